@@ -22,8 +22,8 @@ use crate::nkey::{self, Public, Seed};
 use crate::parcel::Parcel;
 
 /// The version of this protocol: both sides must have the same. The second one has signatures by nkeys.
-pub const VERSION: u8 = 3;
-const VERSION_NKEYS: u8 = 4;
+pub const VERSION: u8 = 5;
+const VERSION_NKEYS: u8 = 6;
 /// The largest frame, bytes: below NATS's default limit of 1 MiB.
 pub const FRAME_BYTES: usize = 1_000_000;
 /// The largest payload after decompression, bytes.

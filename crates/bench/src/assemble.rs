@@ -14,10 +14,12 @@ use crate::grade::{Bottleneck, Evidence, Utilisation, grade};
 use crate::hints;
 use crate::machine::GENERATOR_BOUND;
 use crate::plan::{Load, Origin, Plan, Protocol};
+use crate::record::scenario::StepRecord;
 use crate::record::{
     Answers, ConnectionTimesRecord, Connections, Generator, LostServers, MachineRecord, PlanRecord, Rates, Record,
     Requests, SCHEMA, SeriesRecord, per_second, unix_seconds,
 };
+use crate::request_counts::RequestCounts;
 use crate::shared::Outcome;
 use crate::tally::{ConnectionTimes, Tally};
 use crate::watch::ServerUsage;
@@ -91,6 +93,7 @@ pub(crate) fn assemble(plan: &Plan, first: &FirstResponse, finished: Finished) -
         Ok(usage) => (Some(usage), None),
         Err(why) => (None, Some(why)),
     };
+    let urls = urls(plan, &tally, elapsed_s);
     let mut record = Record {
         schema: SCHEMA.to_owned(),
         started_unix_s: unix_seconds(started),
@@ -156,10 +159,18 @@ pub(crate) fn assemble(plan: &Plan, first: &FirstResponse, finished: Finished) -
         fail_if: Vec::new(),
         environment,
         scenario: None,
+        urls,
         agents: Vec::new(),
     };
     record.warnings.extend(hints::of(&record, plan, first));
     record
+}
+
+/// The requests by URL, if the plan has several.
+fn urls(plan: &Plan, tally: &Tally, elapsed_s: f64) -> Vec<StepRecord> {
+    let none = RequestCounts::default();
+    let each = plan.urls.iter().enumerate();
+    each.map(|(index, name)| tally.urls.get(index).unwrap_or(&none).record(name, elapsed_s)).collect()
 }
 
 impl Totals {

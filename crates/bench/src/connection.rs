@@ -132,7 +132,11 @@ impl<'c> Connection<'c> {
         self.given += 1;
         let last = self.given >= self.core.rules.per_connection;
         self.closing |= last;
-        self.in_flight.push_back(InFlight { flight: Flight { ticket, began, sent: None }, request, last });
+        let url = match request {
+            RequestRef::Planned(request) => self.origin.requests[request].url,
+            RequestRef::Made(_) => None,
+        };
+        self.in_flight.push_back(InFlight { flight: Flight { ticket, began, sent: None, url }, request, last });
     }
 
     /// Whether it was given any request.

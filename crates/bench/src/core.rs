@@ -203,7 +203,14 @@ impl Core {
     /// Counts a failed attempt to connect to `origin`, with the request that it was made for, if any.
     ///
     /// Without `origin` the connection was only to be held: it uses up no request.
-    pub(crate) fn connect_failed(&self, ticket: Option<Ticket>, failure: Failure, origin: Option<&OriginState>) {
+    pub(crate) fn connect_failed(
+        &self,
+        waiting: Option<(Ticket, Outgoing)>,
+        failure: Failure,
+        origin: Option<&OriginState>,
+    ) {
+        let ticket = waiting.as_ref().map(|(ticket, _)| *ticket);
+        let url = waiting.as_ref().zip(origin).and_then(|((_, request), origin)| origin.url(request));
         if ticket.is_some() {
             self.request_ended();
         }
@@ -223,8 +230,18 @@ impl Core {
             origin.refused();
         }
         // The request waited in vain, and would have had to wait longer: the percentiles must know.
-        if let (Some(ticket), Failure::ConnectTimeout | Failure::ConnectBacklog) = (ticket, failure) {
-            tally.clocks.response.record_censored(oroshi_net::monotonic_ns().saturating_sub(ticket.due));
+        let waited = ticket
+            .filter(|_| matches!(failure, Failure::ConnectTimeout | Failure::ConnectBacklog))
+            .map(|ticket| oroshi_net::monotonic_ns().saturating_sub(ticket.due));
+        if let Some(waited) = waited {
+            tally.clocks.response.record_censored(waited);
+        }
+        if let Some(url) = url {
+            let url = tally.url(usize::from(url));
+            url.fail(failure);
+            if let Some(waited) = waited {
+                url.response.record_censored(waited);
+            }
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Flight {
     pub(crate) began: u64,
     /// When its first byte was handed to the kernel; `None` while it waits for others.
     pub(crate) sent: Option<u64>,
+    /// The number of its URL, if requests are counted by URL.
+    pub(crate) url: Option<u16>,
 }
 
 impl Flight {
@@ -66,6 +68,18 @@ impl Flight {
                 if let Some(failure) = failed {
                     tally.failures.add(failure);
                 }
+                if let Some(url) = self.url {
+                    let url = tally.url(usize::from(url));
+                    url.count += 1;
+                    url.errors += u64::from(failed.is_some());
+                    if let Some(failure) = failed {
+                        url.failures.add(failure);
+                    }
+                    *url.statuses.entry(answer.status).or_default() += 1;
+                    url.body_bytes += answer.body_bytes;
+                    url.service.record(service);
+                    url.response.record(response);
+                }
             }
             let mut interval = core.counters.interval.borrow_mut();
             if in_time {
@@ -102,6 +116,16 @@ impl Flight {
         core.counters.interval.borrow_mut().errors += 1;
         let mut tally = core.counters.tally.borrow_mut();
         tally.fail(failure);
+        if let Some(url) = self.url {
+            let url = tally.url(usize::from(url));
+            url.fail(failure);
+            if overdue {
+                url.response.record_censored(now.saturating_sub(self.ticket.due));
+                if let Some(sent) = self.sent {
+                    url.service.record_censored(now.saturating_sub(sent));
+                }
+            }
+        }
         // The request would have taken longer than its timeout: the percentiles must know.
         if overdue {
             tally.clocks.response.record_censored(now.saturating_sub(self.ticket.due));
@@ -116,7 +140,7 @@ impl Flight {
 
     /// Counts it as cut off by the end of the run.
     pub(crate) fn cut_off(&self, core: &Core, origin: &OriginState, first_byte_came: bool) {
-        cut_off(core, origin, self.ticket.due, self.began, self.sent);
+        cut_off(core, origin, self);
         if let Some(sent) = self.sent.filter(|_| !first_byte_came)
             && core.timeline.measures(self.ticket.due)
         {
@@ -149,20 +173,29 @@ fn note_connection_times(core: &Core, connect: u64, sent: u64, service: u64, wai
     }
 }
 
-/// Counts a request to `origin` that the end of the run cut off. `began`: when its slot began it.
-pub(crate) fn cut_off(core: &Core, origin: &OriginState, due: u64, began: u64, sent: Option<u64>) {
+/// Counts a request to `origin` that the end of the run cut off.
+pub(crate) fn cut_off(core: &Core, origin: &OriginState, flight: &Flight) {
+    let Flight { ticket, began, sent, url } = *flight;
     let now = core.timeline.over_since();
     core.request_ended();
     origin.not_answered(began);
     core.counters.tally.borrow_mut().window.unanswered(began, now);
-    if !core.timeline.measures(due) {
+    if !core.timeline.measures(ticket.due) {
         return;
     }
     let mut tally = core.counters.tally.borrow_mut();
     tally.cut_off += 1;
     tally.failures.add(Failure::CutOffAtEnd);
-    tally.clocks.response.record_censored(now.saturating_sub(due));
+    tally.clocks.response.record_censored(now.saturating_sub(ticket.due));
     if let Some(sent) = sent {
         tally.clocks.service.record_censored(now.saturating_sub(sent));
+    }
+    if let Some(url) = url {
+        let url = tally.url(usize::from(url));
+        url.cut_off += 1;
+        url.response.record_censored(now.saturating_sub(ticket.due));
+        if let Some(sent) = sent {
+            url.service.record_censored(now.saturating_sub(sent));
+        }
     }
 }

@@ -8,8 +8,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::core::Core;
+use crate::core::{Core, Ticket};
 use crate::failure::Failure;
+use crate::flight::Flight;
 use crate::part::Implausible;
 use crate::record::Record;
 use crate::record::scenario::ScenarioRecord;
@@ -230,7 +231,9 @@ impl Meter {
 
     /// Counts a request that the end of the run cut off.
     pub fn cut_off(&self, due: u64, sent: Option<u64>) {
-        crate::flight::cut_off(&self.core, &self.core.origins[0], due, due, sent);
+        let ticket = Ticket { due, free: due };
+        let flight = Flight { ticket, began: due, sent, url: None };
+        crate::flight::cut_off(&self.core, &self.core.origins[0], &flight);
     }
 
     /// Sets how many connections are open.

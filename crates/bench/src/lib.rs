@@ -14,7 +14,7 @@
 //! 4. `core`: what the connections of a core share, with `rules`, `dialer` and `first`. `slot`: the task of one slot.
 //!    `connection`: one connection's life, the hot path; `http2`: the same with many streams. `answer`: the response
 //!    that they read; `flight`: how a request is counted, whatever carries it.
-//! 5. [`failure`] and [`tally`]: what is counted. `unreadable`: responses that are no HTTP. `ending`: whether the
+//! 5. [`failure`], [`request_counts`] and [`tally`]: what is counted. `unreadable`: responses that are no HTTP. `ending`: whether the
 //!    servers were there to the end.
 //! 6. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and
 //!    [`environment`]: the server's side and the machine's; `machine`, `backlog`, [`ports`]: what else may have limited
@@ -58,6 +58,7 @@ mod prepare;
 pub mod push;
 pub mod record;
 pub mod request;
+pub mod request_counts;
 mod rules;
 pub mod run;
 pub mod script;
@@ -80,6 +81,7 @@ pub use journey::{CoreJourneys, Exchange, Journeys, Meter};
 pub use part::{Delta, Part, PartObserver, Whole};
 pub use plan::{ConnectTo, Draft, Http2, Load, Plan, Problems, Protocol, Watching};
 pub use record::Record;
+pub use request_counts::RequestCounts;
 pub use run::{RunError, run, run_part, run_then};
 pub use script::{CoreScript, ResponseParts, ResponseView, Script, ScriptError, ScriptFeatures};
 pub use server_watch::ServerWatch;

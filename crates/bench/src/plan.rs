@@ -4,6 +4,7 @@ mod connect_to;
 mod problem;
 mod protocol;
 mod shares;
+mod urls;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub use problem::{Problem, Problems};
 pub(crate) use protocol::ALPN;
 pub use protocol::{Http2, Protocol, ProtocolProblem};
 pub(crate) use shares::shares;
+pub(crate) use urls::MOST_URLS;
+use urls::UrlNumbers;
 
 /// A load as the user described it: typed, and not yet validated.
 ///
@@ -196,6 +199,8 @@ pub enum Watching {
 pub struct Plan {
     /// Where to connect, each with its requests.
     pub origins: Vec<Origin>,
+    /// Names of the URLs whose requests are counted apart; empty if there is one URL.
+    pub urls: Vec<String>,
     /// Threads.
     pub threads: usize,
     /// Number of connections: at least one per origin and per thread.
@@ -277,7 +282,8 @@ impl Draft {
         if self.connections > 0 && all > self.connections {
             problems.push(Problem::TooFewConnections { connections: self.connections, threads: all });
         }
-        let mut origins = match self.origins() {
+        let urls = UrlNumbers::of(&self.urls);
+        let mut origins = match self.origins(&urls) {
             Ok(origins) => origins,
             Err(problem) => {
                 problems.push(problem);
@@ -301,6 +307,7 @@ impl Draft {
         let (duration, protocol) = (self.length(), self.protocol());
         Ok(Plan {
             origins,
+            urls: urls.into_names(),
             threads,
             connections: self.connections,
             hold: self.hold,
@@ -416,12 +423,13 @@ impl Draft {
     }
 
     /// Groups the URLs by where their connections go, in their order.
-    fn origins(&self) -> Result<Vec<Origin>, Problem> {
+    fn origins(&self, numbers: &UrlNumbers) -> Result<Vec<Origin>, Problem> {
         let mut origins: Vec<Origin> = Vec::new();
         for url in &self.urls {
             let address = self.destination(url);
             let host = url.host();
             let mut request = Request::new(&self.method, url, &self.headers, &self.body, self.requests_per_connection)?;
+            request.url = numbers.get(url);
             if self.http2.is_some() {
                 request.encode_http2(url.scheme, &self.body)?;
             }
@@ -451,24 +459,6 @@ impl Draft {
             }
         }
         Ok(origins)
-    }
-
-    fn destination(&self, url: &Endpoint) -> Address {
-        if let Some(unix) = &self.unix {
-            return Address::Unix(unix.clone());
-        }
-        let Address::Tcp { host, port } = &url.address else { return url.address.clone() };
-        let matching = self.connect_to.iter().find(|rule| {
-            rule.from_host.as_ref().is_none_or(|h| h.eq_ignore_ascii_case(host))
-                && rule.from_port.is_none_or(|p| p == *port)
-        });
-        match matching {
-            Some(rule) => Address::Tcp {
-                host: rule.to_host.as_deref().map_or_else(|| Arc::clone(host), Arc::from),
-                port: rule.to_port.unwrap_or(*port),
-            },
-            None => url.address.clone(),
-        }
     }
 }
 

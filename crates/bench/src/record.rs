@@ -20,7 +20,7 @@ use crate::watch::{FoundBy, ServerUsage};
 pub use plan::{OriginRecord, PlanRecord};
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.7";
+pub const SCHEMA: &str = "oroshi-bench/1.8";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -92,6 +92,10 @@ pub struct Record {
     /// Score, checks and steps of a run of scenarios. `None` for other runs, and in records before 1.4.
     #[serde(default)]
     pub scenario: Option<Box<scenario::ScenarioRecord>>,
+    /// Requests by URL, in the order of the first use of each, if there are several; the first hundred, and all others
+    /// together. Requests that were due and got no connection belong to no URL. Empty in records before 1.8.
+    #[serde(default)]
+    pub urls: Vec<scenario::StepRecord>,
     /// The load machines of a run with agents. Empty for other runs, and in records before 1.5.
     #[serde(default)]
     pub agents: Vec<AgentRecord>,

@@ -28,6 +28,8 @@ pub struct Request {
     pub closes: bool,
     /// The request as HTTP/2 has it, where the load speaks that.
     pub(crate) http2: Option<Http2Request>,
+    /// The number of its URL, if requests are counted by URL.
+    pub(crate) url: Option<u16>,
 }
 
 /// Why a request cannot be written.
@@ -134,7 +136,7 @@ impl Request {
             ExpectedResponse::Body
         };
         let body = if joined { Arc::default() } else { Arc::clone(body) };
-        Ok(Self { keep, last, body, expect, closes, http2: None })
+        Ok(Self { keep, last, body, expect, closes, http2: None, url: None })
     }
 
     /// Takes the only request in `bytes`, as a script made it.
@@ -149,7 +151,7 @@ impl Request {
         } else {
             Arc::clone(&keep)
         };
-        Ok(Self { keep, last, body: Arc::default(), expect: made.expect, closes: made.closes, http2: None })
+        Ok(Self { keep, last, body: Arc::default(), expect: made.expect, closes: made.closes, http2: None, url: None })
     }
 
     /// Encodes it for HTTP/2 as well. `body`: its body, where that is apart from the head.

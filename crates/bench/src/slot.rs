@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::connection::{Connection, ToResend};
 use crate::core::{Core, OriginState, Outgoing, Phase, Slot, Take, Ticket};
 use crate::failure::Failure;
-use crate::flight::cut_off;
+use crate::flight::{Flight, cut_off};
 use crate::http2;
 use crate::plan::ALPN;
 use crate::record::TlsRecord;
@@ -61,13 +61,14 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             }
             Err(Unconnected::Failed(failure)) => {
                 // A request that was waiting for this connection fails with it.
-                let waiting = first.or_else(|| carried.pop_front()).map(|(ticket, _)| ticket);
+                let waiting = first.or_else(|| carried.pop_front());
                 core.connect_failed(waiting, failure, Some(slot.origin));
                 true
             }
             Err(Unconnected::Over) => {
-                if let Some((ticket, _)) = first {
-                    cut_off(&core, slot.origin, ticket.due, began, None);
+                if let Some((ticket, request)) = first {
+                    let url = slot.origin.url(&request);
+                    cut_off(&core, slot.origin, &Flight { ticket, began, sent: None, url });
                 }
                 false
             }
@@ -78,8 +79,9 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             backoff = Backoff::default();
         }
     }
-    for (ticket, _) in carried {
-        cut_off(&core, slot.origin, ticket.due, ticket.due, None);
+    for (ticket, request) in carried {
+        let url = slot.origin.url(&request);
+        cut_off(&core, slot.origin, &Flight { ticket, began: ticket.due, sent: None, url });
     }
     core.activity.slot_ended();
 }

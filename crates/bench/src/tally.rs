@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureCounts};
 pub use crate::http2::Http2Counts;
+use crate::plan::MOST_URLS;
+use crate::request_counts::RequestCounts;
 use crate::unreadable::Unreadable;
 
 /// Histograms of the six times of a request, in nanoseconds.
@@ -81,6 +83,8 @@ pub struct Tally {
     pub unreadable: Unreadable,
     /// How servers ended streams and connections of HTTP/2.
     pub http2: Http2Counts,
+    /// Requests by URL, in the order of the plan's; as many as were used. Empty if the plan has one URL.
+    pub urls: Vec<RequestCounts>,
 }
 
 /// Properties of whole responses.
@@ -131,6 +135,7 @@ impl Default for Tally {
             lag: Latency::default(),
             unreadable: Unreadable::default(),
             http2: Http2Counts::default(),
+            urls: Vec::new(),
         }
     }
 }
@@ -165,6 +170,17 @@ impl Tally {
         self.lag.merge(&other.lag);
         self.unreadable.merge(&other.unreadable);
         self.http2.merge(&other.http2);
+        for (index, url) in other.urls.iter().enumerate() {
+            self.url(index).merge(url);
+        }
+    }
+
+    /// The counts of the URL with this number.
+    pub(crate) fn url(&mut self, index: usize) -> &mut RequestCounts {
+        if index >= self.urls.len() {
+            self.urls.resize_with(index + 1, RequestCounts::default);
+        }
+        &mut self.urls[index]
     }
 
     /// Whether the counts are those of a run, and not garbage whose sum could overflow.
@@ -189,6 +205,8 @@ impl Tally {
         counts.into_iter().chain(failures).chain(self.statuses.iter().copied()).all(|count| count <= MOST)
             && self.statuses.len() == STATUSES
             && self.http2.is_plausible(MOST)
+            && self.urls.len() <= MOST_URLS
+            && self.urls.iter().all(|url| url.is_plausible(MOST))
     }
 
     /// Counts the failure of a request.

@@ -44,8 +44,11 @@ pub(crate) fn one(run: &Named<'_>) -> String {
     if !record.agents.is_empty() {
         sections.push(Section { id: "agents", title: "Agents", body: agents::table_of(&record.agents) });
     }
+    sections.extend([Section { id: "latency", title: "Latency", body: latency::one(record) }]);
+    if !record.urls.is_empty() {
+        sections.push(Section { id: "urls", title: "URLs", body: scenario::requests_by("URL", "URLs", &record.urls) });
+    }
     sections.extend([
-        Section { id: "latency", title: "Latency", body: latency::one(record) },
         Section { id: "time", title: "Over time", body: time::charts(runs) },
         Section { id: "phases", title: "Phases", body: latency::phases(record) },
         Section { id: "server", title: "Server and generator", body: sides::one(record) },

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use oroshi_bench::RequestCounts;
 use oroshi_bench::record::scenario::{
     CheckRecord, FailRecord, FlowRecord, JourneyRecord, PointsRecord, StepRecord, TimerRecord,
 };
-use oroshi_bench::{Failure, FailureCounts};
 use oroshi_stats::Latency;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -110,20 +110,6 @@ impl<T: Default> Named<T> {
     }
 }
 
-/// Requests of a step.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Step {
-    pub(crate) count: u64,
-    pub(crate) errors: u64,
-    pub(crate) cut_off: u64,
-    pub(crate) failures: FailureCounts,
-    pub(crate) statuses: BTreeMap<u16, u64>,
-    pub(crate) cached: u64,
-    pub(crate) body_bytes: u64,
-    pub(crate) service: Latency,
-    pub(crate) response: Latency,
-}
-
 /// A check.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Check {
@@ -151,7 +137,7 @@ pub(crate) struct Journeys {
 /// What a thread counts, or all of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    pub(crate) steps: Named<Step>,
+    pub(crate) steps: Named<RequestCounts>,
     pub(crate) timers: Named<Latency>,
     pub(crate) checks: Named<Check>,
     pub(crate) fails: Named<u64>,
@@ -265,17 +251,7 @@ impl Tally {
             let key = (scenario, id(from), id(to));
             *self.flows.entry(key).or_default() += count;
         }
-        self.steps.merge(other.steps, |to, from| {
-            to.count += from.count;
-            to.errors += from.errors;
-            to.cut_off += from.cut_off;
-            to.failures.merge(&from.failures);
-            from.statuses.into_iter().for_each(|(status, n)| *to.statuses.entry(status).or_default() += n);
-            to.cached += from.cached;
-            to.body_bytes += from.body_bytes;
-            to.service.merge(&from.service);
-            to.response.merge(&from.response);
-        });
+        self.steps.merge(other.steps, |to, from| to.merge(&from));
         self.timers.merge(other.timers, |to, from| to.merge(&from));
         self.checks.merge(other.checks, |to, from| {
             to.passed += from.passed;
@@ -319,21 +295,8 @@ impl Tally {
 
     /// Steps that were used, over so many seconds.
     pub(crate) fn step_records(&self, elapsed_s: f64) -> Vec<StepRecord> {
-        let record = |(name, step): (&str, &Step)| StepRecord {
-            name: name.to_owned(),
-            count: step.count,
-            per_s: if elapsed_s > 0.0 { step.count as f64 / elapsed_s } else { 0.0 },
-            errors: step.errors,
-            cut_off: step.cut_off,
-            failures: step.failures.iter().collect::<BTreeMap<Failure, u64>>(),
-            statuses: step.statuses.clone(),
-            cached: step.cached,
-            body_bytes: step.body_bytes,
-            service: step.service.clone().into(),
-            response: step.response.clone().into(),
-        };
-        let used = |step: &Step| step.count > 0 || !step.response.is_empty();
-        self.steps.iter().filter(|(_, step)| used(step)).map(record).collect()
+        let used = self.steps.iter().filter(|(_, step)| step.is_used());
+        used.map(|(name, step)| step.record(name, elapsed_s)).collect()
     }
 
     /// Timers that were used.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::Outgoing;
 use crate::dialer::{Dialer, next_in_turn};
 use crate::ending::ServerState;
 use crate::request::Request;
@@ -45,6 +46,14 @@ impl OriginState {
     #[inline]
     pub(crate) fn next_request(&self) -> usize {
         next_in_turn(&self.next_request, self.requests.len())
+    }
+
+    /// The number of a request's URL, if requests are counted by URL.
+    pub(crate) fn url(&self, request: &Outgoing) -> Option<u16> {
+        match request {
+            Outgoing::Planned(request) => self.requests[*request].url,
+            Outgoing::Made(..) => None,
+        }
     }
 
     /// Notes a whole response at `now`, with its service time. `measured`: its request belongs to the measured part.

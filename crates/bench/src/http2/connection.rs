@@ -325,7 +325,11 @@ impl<'c> Connection<'c> {
         }
         let start = self.out.len();
         let place = &mut self.places[number as usize];
-        place.flight = Some(Flight { ticket, began, sent: None });
+        let url = match place.source {
+            Source::Planned(request) => self.origin.requests[request].url,
+            Source::Made => None,
+        };
+        place.flight = Some(Flight { ticket, began, sent: None, url });
         place.answer.begun = false;
         place.body_sent = 0;
         let (codec, out) = (&mut self.codec, &mut self.out);

@@ -1,4 +1,10 @@
-//! `--connect-to`: connections for one host and port go to another.
+//! `--connect-to` and `--unix`: connections for one host and port go elsewhere.
+
+use std::sync::Arc;
+
+use oroshi_net::{Address, Endpoint};
+
+use super::Draft;
 
 /// One `--connect-to HOST1:PORT1:HOST2:PORT2`: requests for HOST1:PORT1 go to HOST2:PORT2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,5 +49,26 @@ impl std::str::FromStr for ConnectTo {
             to_host: host(to_host),
             to_port: port(to_port)?,
         })
+    }
+}
+
+impl Draft {
+    /// Where connections for a URL go.
+    pub(super) fn destination(&self, url: &Endpoint) -> Address {
+        if let Some(unix) = &self.unix {
+            return Address::Unix(unix.clone());
+        }
+        let Address::Tcp { host, port } = &url.address else { return url.address.clone() };
+        let matching = self.connect_to.iter().find(|rule| {
+            rule.from_host.as_ref().is_none_or(|h| h.eq_ignore_ascii_case(host))
+                && rule.from_port.is_none_or(|p| p == *port)
+        });
+        match matching {
+            Some(rule) => Address::Tcp {
+                host: rule.to_host.as_deref().map_or_else(|| Arc::clone(host), Arc::from),
+                port: rule.to_port.unwrap_or(*port),
+            },
+            None => url.address.clone(),
+        }
     }
 }

@@ -473,6 +473,7 @@ impl Record {
             fail_if: self.fail_if,
             environment: self.environment,
             scenario: None,
+            urls: Vec::new(),
             agents: self.agents,
         }
     }

@@ -110,10 +110,10 @@ pub struct JourneyRecord {
     pub duration: ClockRecord,
 }
 
-/// Requests of one step.
+/// Requests of one step, or to one URL (`urls` of the [record](crate::Record)).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// The step's name.
+    /// The step's name, or the URL.
     pub name: String,
     /// Requests that ended in the measured part, in whatever way.
     pub count: u64,

@@ -14,6 +14,7 @@ mod agents_many;
 mod agents_scenarios;
 mod agents_subscribe;
 mod bench_truth;
+mod bench_urls;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;

@@ -218,8 +218,24 @@ fn steps(scenario: &ScenarioRecord) -> Markup {
     if scenario.steps.is_empty() {
         return html! { p.none { "No request was sent." } };
     }
+    let timers = scenario.timers.iter().map(|timer| {
+        let count = timer.time.summary.count + timer.time.summary.censored;
+        let times = [0.5, 0.95, 0.99, 1.0].map(|q| quantile(&timer.time, q));
+        [name(&timer.name), cell(units::count(count))].into_iter().chain(times.map(cell)).collect::<Vec<_>>()
+    });
+    html! {
+        (requests_by("step", "Steps", &scenario.steps))
+        @if !scenario.timers.is_empty() {
+            h3 { "Timers" }
+            (rows("Blocks that the script times", &["timer", "count", "p50", "p95", "p99", "max"], timers))
+        }
+    }
+}
+
+/// Renders requests by step or by URL: response times as a chart, and all figures as a table.
+pub(super) fn requests_by(what: &str, caption: &str, steps: &[StepRecord]) -> Markup {
     let head = [
-        "step",
+        what,
         "requests",
         "per second",
         "errors",
@@ -231,7 +247,7 @@ fn steps(scenario: &ScenarioRecord) -> Markup {
         "max",
         "statuses",
     ];
-    let each = scenario.steps.iter().map(|step| {
+    let each = steps.iter().map(|step| {
         let errors = html! { @if step.errors > 0 { strong { (units::count(step.errors)) } } @else { "0" } };
         let figures = [quantile(&step.service, 0.5), quantile(&step.service, 0.99)];
         let response = [0.5, 0.99, 1.0].map(|q| quantile(&step.response, q));
@@ -244,18 +260,9 @@ fn steps(scenario: &ScenarioRecord) -> Markup {
             .chain([prose(outcomes(step))])
             .collect::<Vec<_>>()
     });
-    let timers = scenario.timers.iter().map(|timer| {
-        let count = timer.time.summary.count + timer.time.summary.censored;
-        let times = [0.5, 0.95, 0.99, 1.0].map(|q| quantile(&timer.time, q));
-        [name(&timer.name), cell(units::count(count))].into_iter().chain(times.map(cell)).collect::<Vec<_>>()
-    });
     html! {
-        (percentiles(&scenario.steps))
-        (rows("Steps", &head, each))
-        @if !scenario.timers.is_empty() {
-            h3 { "Timers" }
-            (rows("Blocks that the script times", &["timer", "count", "p50", "p95", "p99", "max"], timers))
-        }
+        (percentiles(what, steps))
+        (rows(caption, &head, each))
     }
 }
 
@@ -266,8 +273,8 @@ fn outcomes(step: &StepRecord) -> String {
     statuses.chain(failures).collect::<Vec<_>>().join(", ")
 }
 
-/// Renders a row per step: the median response time, and a line to the 99th percentile.
-fn percentiles(steps: &[StepRecord]) -> Markup {
+/// Renders a row per step or URL: the median response time, and a line to the 99th percentile.
+fn percentiles(what: &str, steps: &[StepRecord]) -> Markup {
     let at = |step: &StepRecord, q| step.response.histogram.quantile(q).map(|quantile| quantile.value() as f64);
     let spread =
         |step: &StepRecord| Some(Interval { estimate: at(step, 0.5)?, low: at(step, 0.01)?, high: at(step, 0.99)? });
@@ -291,6 +298,8 @@ fn percentiles(steps: &[StepRecord]) -> Markup {
             div.row.foot { div.name {} (lanes.axis()) div.value {} }
         }
     };
-    let note = html! { "Response time of each step: the median, with the line from the 1st to the 99th percentile." };
-    Figure { title: "Response time by step", note, key: Vec::new(), chart, numbers: None }.draw()
+    let note = html! {
+        "Response time of each " (what) ": the median, with the line from the 1st to the 99th percentile."
+    };
+    Figure { title: &format!("Response time by {what}"), note, key: Vec::new(), chart, numbers: None }.draw()
 }

@@ -90,6 +90,7 @@ pub fn closed() -> Record {
         machine: None,
         fail_if: Vec::new(),
         scenario: None,
+        urls: Vec::new(),
         agents: Vec::new(),
         environment: Environment {
             kernel: "6.18.0".into(),

@@ -43,6 +43,10 @@ pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> Str
     page.row("Throughput", &throughput(record));
     page.row("Requests", &requests(record));
     page.clocks("Latency", &measured_clocks(record));
+    if !record.urls.is_empty() {
+        scenario::steps(&mut page, ["URLs", "URL times"], &record.urls);
+        page.line("");
+    }
     if spectrum {
         page.spectrum(record);
     }

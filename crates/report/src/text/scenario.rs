@@ -25,7 +25,7 @@ pub(super) fn add(page: &mut Page, scenario: &ScenarioRecord, detailed: bool) {
     score(page, scenario);
     checks(page, scenario);
     journeys(page, scenario);
-    steps(page, &scenario.steps);
+    steps(page, ["Steps", "Step times"], &scenario.steps);
     timers(page, scenario);
     fails(page, scenario);
     if detailed {
@@ -117,8 +117,9 @@ fn journeys(page: &mut Page, scenario: &ScenarioRecord) {
     named(page, &["Journeys", "begun", "completed", "failed", "cut off", "p50", "p95", "p99"], rows);
 }
 
-/// Adds the steps: in one table on a wide terminal, in two on a narrow one.
-fn steps(page: &mut Page, steps: &[StepRecord]) {
+/// Adds requests by step or by URL: in one table on a wide terminal, in two on a narrow one. `titles`: of the counts, and
+/// of a table of times alone.
+pub(super) fn steps(page: &mut Page, titles: [&str; 2], steps: &[StepRecord]) {
     let figures = |step: &StepRecord| {
         let counts = [units::count(step.count), units::number(step.per_s), units::count(step.errors)];
         counts.into_iter().chain((step.cached > 0).then(|| units::count(step.cached))).collect::<Vec<_>>()
@@ -147,12 +148,12 @@ fn steps(page: &mut Page, steps: &[StepRecord]) {
     };
     let both: Vec<Vec<String>> =
         counts.iter().zip(&times).map(|(one, other)| [&one[..], &other[..]].concat()).collect();
-    let head = [&["Steps"][..], &count_names, &time_names].concat();
+    let head = [&titles[..1], &count_names, &time_names].concat();
     if widths(&head, &both) + MOST_NAME / 2 <= page.width {
         named(page, &head, with_names(both));
     } else {
-        named(page, &[&["Steps"][..], &count_names].concat(), with_names(counts));
-        named(page, &[&["Step times"][..], &time_names].concat(), with_names(times));
+        named(page, &[&titles[..1], &count_names].concat(), with_names(counts));
+        named(page, &[&titles[1..], &time_names].concat(), with_names(times));
     }
 }
 
