@@ -82,8 +82,17 @@ impl Store {
         Store { sql: sql.used_by("acme"), dialect }
     }
 
-    /// Creates the tables, unless they exist.
+    /// Creates the tables that do not exist. Databases look at the user's right to create a table before they look
+    /// whether it is there, so a user without that right needs tables that exist, and is asked for nothing else.
     pub(crate) async fn create_tables(&self) -> Result<(), StoreError> {
+        for (table, create) in [("acme_order", ORDERS), ("acme_challenge", CHALLENGES)] {
+            if !self.has_table(table).await? {
+                self.query(create, vec![]).await?;
+            }
+        }
+        if self.has_table("acme_certificate").await? {
+            return Ok(());
+        }
         match self.dialect {
             Dialect::MySql => {
                 let indexes: String = INDEXED.iter().map(|column| format!(", INDEX ({column})")).collect();
@@ -98,8 +107,15 @@ impl Store {
                 }
             }
         }
-        self.query(ORDERS, vec![]).await?;
-        self.query(CHALLENGES, vec![]).await.map(drop)
+        Ok(())
+    }
+
+    async fn has_table(&self, table: &str) -> Result<bool, StoreError> {
+        match self.query(&format!("SELECT 1 FROM {table} WHERE 1 = 0"), vec![]).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_refusal(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Adds a name that is due now, unless it is there. `added_at`: 0 for names that do not count as new.
@@ -375,6 +391,26 @@ mod tests {
             assert_eq!(there.answer("other", 0).await.unwrap(), None);
             there.remove_old_answers(200).await.unwrap();
             assert_eq!(here.answer("token", 0).await.unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn a_user_who_may_not_create_tables_needs_those_that_exist() {
+        let Some(database) = MariaDb::start("a_user_who_may_not_create_tables_needs_those_that_exist") else { return };
+        let ((_one, root), (_other, plain)) =
+            (store(&database.url("root", "gate")), store(&database.url("plain", "gate")));
+        run(async {
+            for host in ["%", "localhost"] {
+                root.query(&format!("CREATE USER 'plain'@'{host}'"), vec![]).await.unwrap();
+                let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON gate.* TO 'plain'@'{host}'");
+                root.query(&grant, vec![]).await.unwrap();
+            }
+            let refused = plain.create_tables().await.unwrap_err();
+            assert!(is_refusal(&refused), "{refused}");
+            root.create_tables().await.unwrap();
+            plain.create_tables().await.unwrap();
+            plain.add("a.example", 100, 0).await.unwrap();
+            assert_eq!(plain.due(100, 8).await.unwrap(), ["a.example"]);
         });
     }
 

@@ -11,7 +11,7 @@ use oroshi_lookup::{Lookup, LookupResult, Outcome, StoreError};
 use oroshi_words::date::http_date;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use zeroize::Zeroizing;
 
 use crate::acme::{Running, Shared, locked, unix_now};
@@ -78,7 +78,8 @@ struct Engine {
 
 /// A task that has ended.
 enum Done {
-    Checked,
+    /// Whether a name was entered.
+    Checked(bool),
     /// The name, and whether the authority did its work.
     Ordered(String, Result<bool, Trouble>),
 }
@@ -108,17 +109,25 @@ impl Worker {
             failures: 0,
             swept_at: 0,
         };
+        let mut wake = Instant::now();
         loop {
-            let wake = state.step().await;
+            // Not for each name that a client brings: looking takes two queries.
+            if Instant::now() >= wake {
+                wake = Instant::now() + state.step().await;
+            }
             tokio::select! {
                 biased;
                 () = running.ended() => break,
-                done = state.tasks.join_next(), if !state.tasks.is_empty() => state.ended(done),
+                done = state.tasks.join_next(), if !state.tasks.is_empty() => {
+                    if state.ended(done) {
+                        wake = Instant::now();
+                    }
+                }
                 name = wanted.recv(), if state.checks < CHECKS => {
                     let Some(name) = name else { break };
                     state.check(name);
                 }
-                () = sleep(wake) => {}
+                () = sleep_until(wake) => {}
             }
         }
         // Each task sees the end as well, and releases its lock.
@@ -193,16 +202,21 @@ impl State {
         self.checks += 1;
         let worker = Rc::clone(&self.worker);
         self.tasks.spawn_local(async move {
-            if let Err(error) = worker.add(&name).await {
+            let added = worker.add(&name).await.unwrap_or_else(|error| {
                 tracing::warn!("`{name}` could not be entered for a certificate: {error}");
-            }
-            Done::Checked
+                false
+            });
+            Done::Checked(added)
         });
     }
 
-    fn ended(&mut self, done: Option<Result<Done, tokio::task::JoinError>>) {
+    /// Notes that a task has ended. Returns whether the table may have work now.
+    fn ended(&mut self, done: Option<Result<Done, tokio::task::JoinError>>) -> bool {
         match done {
-            Some(Ok(Done::Checked)) => self.checks = self.checks.saturating_sub(1),
+            Some(Ok(Done::Checked(added))) => {
+                self.checks = self.checks.saturating_sub(1);
+                return added;
+            }
             Some(Ok(Done::Ordered(name, result))) => {
                 self.active.remove(&name);
                 match result {
@@ -214,6 +228,7 @@ impl State {
             Some(Err(error)) => tracing::error!("a task of ACME has failed: {error}"),
             None => {}
         }
+        true
     }
 
     /// Pauses all orders of this machine. Several that fail together count once.
@@ -235,19 +250,19 @@ impl State {
 }
 
 impl Engine {
-    /// Adds a name to the table, within the limits, if the look-up has it.
-    async fn add(&self, name: &str) -> Result<(), StoreError> {
+    /// Adds a name to the table, within the limits, if the look-up has it. Returns whether it did.
+    async fn add(&self, name: &str) -> Result<bool, StoreError> {
         let shared = &self.parts.shared;
         if self.is_allowed(name).await != Some(true) {
             shared.refused.fetch_add(1, Relaxed);
-            return Ok(());
+            return Ok(false);
         }
         let (store, now, settings) = (shared.store(), unix_now(), &self.parts.settings);
         if store.added(now - seconds(settings.new_names_window)).await? >= i64::from(settings.new_names) {
             shared.limited.fetch_add(1, Relaxed);
-            return Ok(());
+            return Ok(false);
         }
-        store.add(name, now, now).await
+        store.add(name, now, now).await.map(|()| true)
     }
 
     /// Returns whether a name may have a certificate; `None`: the look-up cannot say.
@@ -373,7 +388,10 @@ impl Engine {
         }
         let window = seconds(settings.orders_window);
         let ordered = store.ordered(now - window).await.map_err(|error| Trouble::store(&error))?;
-        if ordered >= i64::from(settings.orders) {
+        // Names that clients bring leave half of the orders to renewals and to the operator's own names.
+        let is_new = before.is_none() && !settings.has_name(&row.name);
+        let most = if is_new { (settings.orders / 2).max(1) } else { settings.orders };
+        if ordered >= i64::from(most) {
             shared.limited.fetch_add(1, Relaxed);
             return Ok(Decision::Later(now + (window / 10).clamp(1, 600)));
         }

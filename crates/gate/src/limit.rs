@@ -38,8 +38,7 @@ pub struct Settings {
     /// How many requests may pass at once, at least 1.
     pub burst: u32,
     /// The most keys to remember, rounded up to the size of the table. A further key replaces the one that is nearest
-    /// to
-    /// its full burst.
+    /// to its full burst.
     pub entries: usize,
     /// Where the counts of several gateways are; `None`: this gateway counts for itself.
     pub memcached: Option<SharedCounts>,
@@ -84,8 +83,7 @@ impl SharedCounts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// The client's address; of IPv6 the first 64 bits, which one client has to itself. Clients on unix sockets count
-    /// as
-    /// one.
+    /// as one.
     Client,
     /// The requested host in canonical form.
     Host,
@@ -139,7 +137,8 @@ impl Limiter {
     /// As [`check`](Self::check), with the counts that gateways share.
     ///
     /// This gateway's own table has the last known number of each key, and refuses by that without asking: the number
-    /// only grows. If memcached does not answer, the table decides alone.
+    /// only grows. The table decides alone if memcached does not answer, or has the number of a clock far ahead of this
+    /// one.
     pub(crate) async fn check_shared(
         &self,
         shared: &SharedCounts,
@@ -148,43 +147,47 @@ impl Limiter {
     ) -> Result<(), Duration> {
         let hash = self.hash(request);
         self.table.refuse(hash, self.rule, monotonic_ns()).map_err(Duration::from_nanos)?;
-        match self.ask(shared, stores, self.name(shared, request)).await {
-            Ok(decided) => {
-                let now = monotonic_ns();
-                self.table.learn(hash, now.saturating_add(decided.ahead), decided.wait.is_none(), now);
-                decided.wait.map_or(Ok(()), |wait| Err(Duration::from_nanos(wait)))
+        let why = match self.ask(shared, stores, self.name(shared, request)).await {
+            Ok(Some((decided, at))) => {
+                // The number is as far ahead of the moment of the decision, and the answer has taken time since.
+                self.table.learn(hash, at.saturating_add(decided.ahead), decided.wait.is_none(), monotonic_ns());
+                return decided.wait.map_or(Ok(()), |wait| Err(Duration::from_nanos(wait)));
             }
-            Err(error) => {
-                self.alone.fetch_add(1, Ordering::Relaxed);
-                self.tell(&error);
-                self.table.check(hash, self.rule, 1, monotonic_ns()).map_err(Duration::from_nanos)
-            }
-        }
+            Ok(None) => "its number in memcached is of a clock that is far ahead of this machine's".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.alone.fetch_add(1, Ordering::Relaxed);
+        self.tell(&why);
+        self.table.check(hash, self.rule, 1, monotonic_ns()).map_err(Duration::from_nanos)
     }
 
-    /// Lets memcached count a request.
-    async fn ask(&self, shared: &SharedCounts, stores: &Stores, key: Vec<u8>) -> Result<Decided, StoreError> {
+    /// Lets memcached count a request. Returns the decision, and its moment on the monotonic clock; `None` if the number
+    /// in memcached is of no use.
+    async fn ask(
+        &self,
+        shared: &SharedCounts,
+        stores: &Stores,
+        key: Vec<u8>,
+    ) -> Result<Option<(Decided, u64)>, StoreError> {
         let decided = Arc::new(Mutex::new(None));
         let (rule, place) = (self.rule, Arc::clone(&decided));
         let change: Change = Box::new(move |value| {
             let now = wall_ns();
             let (next, made) = decide(rule, value, now);
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = made.map(|made| (made, monotonic_ns()));
             // memcached counts whole seconds, and clocks differ a little.
             next.map(|next| (next.to_string().into_bytes(), Duration::from_nanos(next - now) + Duration::from_secs(2)))
         });
         stores.memcached(&shared.store)?.update(key, change).await?;
-        let decided = decided.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A change that was made was decided about.
-        Ok(decided.unwrap_or(Decided { wait: None, ahead: 0 }))
+        Ok(decided.lock().unwrap_or_else(PoisonError::into_inner).take())
     }
 
     /// Says that this gateway decides alone.
-    fn tell(&self, error: &StoreError) {
+    fn tell(&self, why: &str) {
         let due = self.told.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now());
         if let Some(count) = due {
             let name = &self.settings.name;
-            tracing::warn!(count, "the limit `{name}` counts the requests of this gateway alone: {error}");
+            tracing::warn!(count, "the limit `{name}` counts the requests of this gateway alone: {why}");
         }
     }
 
@@ -203,7 +206,8 @@ impl Limiter {
         hasher.finish()
     }
 
-    /// Returns the key in memcached: the same one on each gateway, and clients cannot make two keys the same.
+    /// Returns the key in memcached: the same one on each gateway with this rate and burst, and clients cannot make two
+    /// keys the same. Numbers of another rate would be too far ahead, or not far enough.
     fn name(&self, shared: &SharedCounts, request: Limited<'_>) -> Vec<u8> {
         let mut digest = Sha256::new();
         let mut add = |part: Option<&[u8]>| {
@@ -211,6 +215,7 @@ impl Limiter {
             digest.update(part.unwrap_or_default());
         };
         add(Some(self.settings.name.as_bytes()));
+        self.rule.numbers().into_iter().for_each(|number| add(Some(&number.to_be_bytes())));
         self.parts(request, add);
         let mut name = shared.prefix.clone().into_bytes();
         digest.finalize().iter().for_each(|byte| name.extend_from_slice(format!("{byte:02x}").as_bytes()));
@@ -258,14 +263,19 @@ struct Decided {
     ahead: u64,
 }
 
-/// Decides by the number that memcached has, and returns the next one if the request passes.
-fn decide(rule: Rule, value: Option<&[u8]>, now: u64) -> (Option<u64>, Decided) {
-    let known = value.and_then(|text| str::from_utf8(text).ok()?.trim_ascii().parse().ok()).unwrap_or(0);
-    // No gateway with this rule writes a later one. Others, and false clocks, must not lock a key for long.
-    let arrival = u64::min(known, now.saturating_add(rule.farthest()));
+/// Decides by the number that memcached has. Returns the next number if the request passes, and the decision: none if
+/// the number is so far ahead that the clocks must differ by more than a burst lasts.
+fn decide(rule: Rule, value: Option<&[u8]>, now: u64) -> (Option<u64>, Option<Decided>) {
+    let known: u64 = value.and_then(|text| str::from_utf8(text).ok()?.trim_ascii().parse().ok()).unwrap_or(0);
+    // A gateway with this clock would write none that is later.
+    let farthest = now.saturating_add(rule.farthest());
+    if known > farthest.saturating_add(rule.farthest()) {
+        return (None, None);
+    }
+    let arrival = known.min(farthest);
     match rule.decide(arrival, now) {
-        Decision::Passes(next) => (Some(next), Decided { wait: None, ahead: next - now }),
-        Decision::Refused(wait) => (None, Decided { wait: Some(wait), ahead: arrival - now }),
+        Decision::Passes(next) => (Some(next), Some(Decided { wait: None, ahead: next - now })),
+        Decision::Refused(wait) => (None, Some(Decided { wait: Some(wait), ahead: arrival - now })),
     }
 }
 
@@ -289,17 +299,35 @@ mod tests {
         const NOW: u64 = 1_000_000_000_000;
         let rule = Rule::new(Rate { count: 10, period: Duration::from_secs(1) }, 2);
         let tenth = 100_000_000;
-        let passes = |next: u64| (Some(next), Decided { wait: None, ahead: next - NOW });
+        let passes = |next: u64| (Some(next), Some(Decided { wait: None, ahead: next - NOW }));
         for nothing in [None, Some(&b""[..]), Some(b"garbage"), Some(b"-1"), Some(b"1"), Some(b"\xff")] {
             assert_eq!(decide(rule, nothing, NOW), passes(NOW + tenth), "{nothing:?}");
         }
         let text = |number: u64| number.to_string().into_bytes();
         assert_eq!(decide(rule, Some(&text(NOW + tenth)), NOW), passes(NOW + 2 * tenth));
-        let refused = Decided { wait: Some(tenth), ahead: 2 * tenth };
+        let refused = Some(Decided { wait: Some(tenth), ahead: 2 * tenth });
         assert_eq!(decide(rule, Some(&text(NOW + 2 * tenth)), NOW), (None, refused));
-        // Of a clock that is a day ahead.
-        assert_eq!(decide(rule, Some(&text(NOW + 86_400_000_000_000)), NOW), (None, refused));
-        assert_eq!(decide(rule, Some(&text(u64::MAX)), NOW), (None, refused));
+        // Of a clock that is ahead: by less than a burst lasts, by little more, by a day.
+        assert_eq!(decide(rule, Some(&text(NOW + 4 * tenth)), NOW), (None, refused));
+        assert_eq!(decide(rule, Some(&text(NOW + 4 * tenth + 1)), NOW), (None, None));
+        assert_eq!(decide(rule, Some(&text(NOW + 86_400_000_000_000)), NOW), (None, None));
+        assert_eq!(decide(rule, Some(&text(u64::MAX)), NOW), (None, None));
+    }
+
+    /// A number that nobody renews keeps no key refused for longer than `Retry-After` said.
+    #[test]
+    fn who_waits_as_told_passes() {
+        let rule = Rule::new(Rate { count: 20, period: Duration::from_secs(1) }, 5);
+        for ahead in [0, 1_000_000, rule.farthest(), 2 * rule.farthest()] {
+            let (mut now, number) = (1_000_000_000_000, 1_000_000_000_000 + ahead);
+            let value = number.to_string().into_bytes();
+            let mut waited = 0;
+            while let (None, decided) = decide(rule, Some(&value), now) {
+                let wait = decided.unwrap().wait.unwrap();
+                (now, waited) = (now + wait, waited + wait);
+                assert!(waited <= ahead, "{ahead}: refused after {waited}");
+            }
+        }
     }
 
     #[test]
@@ -312,11 +340,13 @@ mod tests {
         };
         let key = [KeyPart::Host, KeyPart::Header("a".into()), KeyPart::Header("b".into())];
         let (one, same, other) = (limiter("one", &key), limiter("one", &key), limiter("other", &key));
+        let faster = Limiter::new(Settings { burst: 7, key: key.to_vec(), ..Settings::new("one") });
         let first = name(&one, "x", b"a: 1\r\n");
         assert!(first.len() == 70 && first.starts_with("limit:"), "{first}");
         assert_eq!(first, name(&same, "x", b"a: 1\r\n"));
         for (limiter, host, lines) in [
             (&other, "x", &b"a: 1\r\n"[..]),
+            (&faster, "x", b"a: 1\r\n"),
             (&one, "y", b"a: 1\r\n"),
             (&one, "x", b"b: 1\r\n"),
             (&one, "x", b"a: 1\r\na: \r\n"),

@@ -61,6 +61,12 @@ impl Rule {
         Rule { interval, tolerance: interval.saturating_mul(u64::from(burst.max(1)) - 1) }
     }
 
+    /// Returns what the rule consists of: the time between two and the tolerance, nanoseconds.
+    #[must_use]
+    pub fn numbers(self) -> [u64; 2] {
+        [self.interval, self.tolerance]
+    }
+
     /// Returns how far ahead of the present a key's arrival time can be, nanoseconds.
     #[must_use]
     pub fn farthest(self) -> u64 {

@@ -177,14 +177,20 @@ impl Request<'_> {
             // A new trace has no state of the old one (W3C Trace Context, section 3.3.1).
             10 if is("tracestate") => self.trace.is_none_or(TraceParent::is_received),
             // Servers believe the proxy in front (RFC 9440, section 4).
-            11 if is("client-cert") => trusted,
+            11 if is("client-cert") || is("x-client-ip") => trusted,
             11 if is("traceparent") => self.trace.is_none_or(TraceParent::is_received),
             12 if is("x-request-id") => self.id.is_none(),
+            // Frameworks take these for the client's address, the scheme or the path: Rack reads `X-Forwarded-Ssl`,
+            // others a path in `X-Original-URL`, around a route's rules.
+            12 if is("x-url-scheme") => trusted,
+            13 if is("x-rewrite-url") => trusted,
+            14 if is("x-original-url") || is("true-client-ip") => trusted,
             14 if is("content-length") || is("http2-settings") => return false,
             15 if is("x-forwarded-for") => {
                 seen.forwarded_for |= trusted;
                 trusted && !forwarding.x_forwarded
             }
+            15 if is("x-forwarded-ssl") || is("front-end-https") || is("x-original-host") => trusted,
             16 if is("proxy-connection") => return false,
             16 if is("x-forwarded-host") => {
                 seen.host |= trusted;
@@ -202,6 +208,8 @@ impl Request<'_> {
                 seen.proto |= trusted;
                 trusted
             }
+            18 if is("x-forwarded-scheme") || is("x-forwarded-prefix") || is("x-forwarded-server") => trusted,
+            19 if is("x-cluster-client-ip") => trusted,
             // Only for the next proxy that asked for it (RFC 9110, section 11.7.2), and no upstream is such a proxy.
             19 if is("proxy-authorization") => return false,
             // Only a gateway with the certificate itself writes them, so not even a trusted peer's pass.
@@ -421,19 +429,31 @@ fn is_own(name: &str) -> bool {
 /// Returns whether a trailer is dropped although http1 allows it, because an upstream might read it as one of the
 /// gateway's fields.
 pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
-    const LEFT_OUT: [&str; 12] = [
+    const LEFT_OUT: [&str; 24] = [
         "client-cert",
         "client-cert-chain",
         CLIENT_FINGERPRINT,
         CLIENT_SUBJECT,
         "forwarded",
+        "front-end-https",
         "proxy",
+        "true-client-ip",
         "via",
+        "x-client-ip",
+        "x-cluster-client-ip",
         "x-forwarded-for",
         "x-forwarded-host",
         "x-forwarded-port",
+        "x-forwarded-prefix",
         "x-forwarded-proto",
+        "x-forwarded-scheme",
+        "x-forwarded-server",
+        "x-forwarded-ssl",
+        "x-original-host",
+        "x-original-url",
         "x-real-ip",
+        "x-rewrite-url",
+        "x-url-scheme",
     ];
     // As in a head, many servers read `X_Forwarded_For` as `X-Forwarded-For`.
     name.contains('_') || LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) || is_own(name)

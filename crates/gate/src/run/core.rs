@@ -311,7 +311,8 @@ fn settings(generation: &Generation) -> Settings {
         // A client that was promised keep-alive may have sent a request already.
         last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
         connections: limits.connections.div_ceil(plan.threads),
-        handshakes: limits.handshakes.div_ceil(plan.threads),
+        // Handshakes must not take all connections: room is made by ending those that wait, handshakes or not.
+        handshakes: limits.handshakes.min(limits.connections / 2).max(1).div_ceil(plan.threads),
         ..Settings::default()
     };
     settings.limits.head_bytes = limits.head_bytes;

@@ -36,6 +36,8 @@ pub(crate) struct Memcached {
     settings: Rc<MemcachedSettings>,
     /// Requests of scripts under way.
     of_scripts: Cell<usize>,
+    /// Changes that wait or are being made.
+    of_changes: Cell<usize>,
     changes: update::Changes,
 }
 
@@ -70,7 +72,8 @@ impl Memcached {
         };
         let servers = settings.servers.iter().map(server).collect();
         let ring = Ring::new(settings.servers.iter().map(String::as_str));
-        Memcached { name, servers, ring, settings, of_scripts: Cell::new(0), changes: update::Changes::default() }
+        let (of_scripts, of_changes) = (Cell::new(0), Cell::new(0));
+        Memcached { name, servers, ring, settings, of_scripts, of_changes, changes: update::Changes::default() }
     }
 
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Box<[u8]>>, StoreError> {
@@ -122,12 +125,22 @@ impl Memcached {
     }
 
     /// Registers a script's request. Scripts may use half of a server's limit, so that look-ups find room.
-    pub(crate) fn begin_script_request(&self) -> Result<ScriptRequest<'_>, StoreError> {
-        if self.of_scripts.get() >= (self.settings.pending / 2).max(1) {
+    pub(crate) fn begin_script_request(&self) -> Result<Share<'_>, StoreError> {
+        self.begin(&self.of_scripts, 2)
+    }
+
+    /// Registers a change. Changes may use a quarter of a server's limit: clients choose how many keys there are, and
+    /// look-ups must find room.
+    fn begin_change(&self) -> Result<Share<'_>, StoreError> {
+        self.begin(&self.of_changes, 4)
+    }
+
+    fn begin<'s>(&self, under_way: &'s Cell<usize>, part: usize) -> Result<Share<'s>, StoreError> {
+        if under_way.get() >= (self.settings.pending / part).max(1) {
             return Err(self.error(Failure::Busy));
         }
-        self.of_scripts.set(self.of_scripts.get() + 1);
-        Ok(ScriptRequest(&self.of_scripts))
+        under_way.set(under_way.get() + 1);
+        Ok(Share(under_way))
     }
 
     pub(crate) fn state(&self) -> Vec<ServerState> {
@@ -155,10 +168,10 @@ impl Drop for Memcached {
     }
 }
 
-/// A script's request under way.
-pub(crate) struct ScriptRequest<'a>(&'a Cell<usize>);
+/// A request under way of those that may use a part of a server's limit.
+pub(crate) struct Share<'a>(&'a Cell<usize>);
 
-impl Drop for ScriptRequest<'_> {
+impl Drop for Share<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
 
 use super::Memcached;
 use crate::answer::{Failure, StoreError};
@@ -20,7 +21,7 @@ use crate::answer::{Failure, StoreError};
 /// It may be called several times, each time with a newer value. The last call counts.
 pub type Change = Box<dyn FnMut(Option<&[u8]>) -> Option<(Vec<u8>, Duration)> + Send>;
 
-/// How often a change is tried. Each time, another program has written the value meanwhile.
+/// How often a change is tried at most. Each time, another program has written the value meanwhile.
 const ATTEMPTS: usize = 32;
 
 /// The changes that wait, by key. A key stands here while a task sees to its changes.
@@ -42,14 +43,12 @@ impl Memcached {
     /// Changes a key's value. Call it on the stores' thread.
     ///
     /// # Errors
-    /// A failure of the store, an invalid key, or too many other writers.
+    /// A failure of the store, an invalid key, too many changes under way, or too many other writers.
     pub(crate) async fn update(self: &Rc<Self>, key: &[u8], change: Change) -> Result<(), StoreError> {
+        let _change = self.begin_change()?;
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { change, answer };
         let begins = match self.changes.0.borrow_mut().entry(key.into()) {
-            Entry::Occupied(entry) if entry.get().len() >= self.settings.pending => {
-                return Err(self.error(Failure::Busy));
-            }
             Entry::Occupied(mut entry) => {
                 entry.get_mut().push(waiting);
                 false
@@ -83,8 +82,12 @@ impl Memcached {
         }
     }
 
+    /// Makes waiting changes of a key together. Who has the longer way to memcached loses races, so from the third attempt
+    /// on it pauses for a random time, in which the others finish.
     async fn make(&self, key: &[u8], changes: &mut [Waiting]) -> Result<(), StoreError> {
-        for _ in 0..ATTEMPTS {
+        let begun = Instant::now();
+        for attempt in 1..=ATTEMPTS {
+            let attempt_begun = Instant::now();
             let (known, version) = self.gets(key).await?.unzip();
             let (mut value, mut keep) = (known.map(<[u8]>::into_vec), None);
             for waiting in &mut *changes {
@@ -96,7 +99,14 @@ impl Memcached {
             if self.store_version(key, &value, version, ttl).await? {
                 return Ok(());
             }
+            // As long as one request and its answer may take.
+            if begun.elapsed() >= 2 * self.settings.timeout {
+                break;
+            }
+            if attempt > 1 {
+                sleep(attempt_begun.elapsed().mul_f64(fastrand::f64())).await;
+            }
         }
-        Err(self.error(Failure::Refused(format!("others changed the value {ATTEMPTS} times meanwhile").into())))
+        Err(self.error(Failure::Refused("others changed the value at each attempt".into())))
     }
 }

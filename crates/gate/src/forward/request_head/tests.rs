@@ -71,6 +71,32 @@ fn first_lines(request: &str, settings: Settings, target: Option<&str>) -> (Stri
     (lines.next().unwrap().to_owned(), lines.next().unwrap().to_owned())
 }
 
+/// Frameworks believe them as they believe `X-Forwarded-Proto`.
+#[test]
+fn fields_that_say_where_a_request_comes_from_pass_only_from_trusted_peers() {
+    for name in [
+        "Front-End-Https",
+        "True-Client-IP",
+        "X-Client-IP",
+        "X-Cluster-Client-IP",
+        "X-Forwarded-Prefix",
+        "X-Forwarded-Scheme",
+        "X-Forwarded-Server",
+        "X-Forwarded-Ssl",
+        "X-Original-Host",
+        "X-Original-URL",
+        "X-Rewrite-URL",
+        "X-Url-Scheme",
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: on\r\n\r\n");
+        let settings = || Settings { forwarding: trusting(), ..Settings::default() };
+        let line = format!("{name}: on\r\n");
+        assert!(!written(&request, "1.2.3.4", settings()).contains(&line), "{name}");
+        assert!(written(&request, "10.2.3.4", settings()).contains(&line), "{name}");
+        assert!(is_left_out_of_trailers(name), "{name}");
+    }
+}
+
 #[test]
 fn a_received_trace_passes_on_and_a_new_one_takes_its_place() {
     let received = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
