@@ -19,6 +19,8 @@ pub(super) struct Log {
     floor: u64,
     /// Whether no message has come since the log began, so that `top` is no message's.
     is_new: bool,
+    /// The end of the last hole that it knows.
+    hole: u64,
     /// Of a log of JetStream's: it has not kept messages up to this offset either, or not within the rule.
     lost: u64,
     entries: VecDeque<Entry>,
@@ -82,6 +84,7 @@ impl Log {
             top: begin,
             floor: begin,
             is_new: true,
+            hole: 0,
             lost: 0,
             entries: VecDeque::new(),
             bytes: 0,
@@ -153,7 +156,13 @@ impl Log {
     }
 
     /// Takes note that messages up to `offset` may have been missed: the next one shows it to clients.
+    ///
+    /// Nothing changes if it knows that hole. It must learn of a hole before the next message is appended.
     pub(super) fn skip_to(&mut self, offset: u64) {
+        if offset <= self.hole {
+            return;
+        }
+        self.hole = offset;
         self.cut(self.entries.len());
         (self.floor, self.top, self.is_new) = (self.floor.max(offset), self.top.max(offset), true);
     }

@@ -516,7 +516,9 @@ fn without_a_backend(api: &Description) {
 
 /// A NATS that is not there, and should have the histories.
 fn without_nats(api: &Description) {
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // It takes connections, and says nothing. Were it closed, another test might get its port.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nowhere = silent.local_addr().unwrap();
     let hub = Hub::start(|plan: &mut Plan| {
         channels(plan);
         plan.groups.iter_mut().for_each(|rule| rule.keeps = Some(HistoryRule::default()));
@@ -540,7 +542,8 @@ fn without_nats(api: &Description) {
 
 #[test]
 fn a_node_of_a_cluster_says_how_its_link_is() {
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nowhere = silent.local_addr().unwrap();
     let hub = Hub::start(|plan| {
         let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
         let receipt_timeout = std::time::Duration::from_secs(1);
