@@ -120,7 +120,13 @@ impl Worker {
             context.update_stream(config).await.map_err(|error| with_causes(&error))?;
             info = stream.get_info().await.map_err(|error| with_causes(&error))?;
         }
-        mark(context, &stream, &source, &info).await?;
+        if mark(context, &stream, &source, &info).await? {
+            // Another node may have begun an epoch at the same time: the last description holds, and its marker is last.
+            let now = stream.get_info().await.map_err(|error| with_causes(&error))?;
+            if epoch(&now) != epoch(&info) {
+                return Err("another node has begun another epoch".to_owned());
+            }
+        }
         if let Some(differs) = differences(&info.config, &wanted) {
             self.shared.trouble(format!(
                 "the stream {} has other settings than the plan: {differs}. Edit it (nats stream edit), or delete it",
@@ -332,17 +338,18 @@ impl Worker {
     }
 }
 
-/// Stores a marker of a stream's epoch, unless the last marker is of this epoch. A first epoch needs none.
-async fn mark(context: &Context, stream: &Stream, source: &Source, info: &Info) -> Result<(), String> {
-    let Some(description) = info.config.description.clone().filter(|text| !text.is_empty()) else { return Ok(()) };
+/// Stores a marker of a stream's epoch, unless the last marker is of this epoch. A first epoch needs none. Returns
+/// whether it stored one.
+async fn mark(context: &Context, stream: &Stream, source: &Source, info: &Info) -> Result<bool, String> {
+    let Some(description) = info.config.description.clone().filter(|text| !text.is_empty()) else { return Ok(false) };
     match stream.get_last_raw_message_by_subject(&source.marker).await {
-        Ok(message) if message.payload == description.as_bytes() => return Ok(()),
+        Ok(message) if message.payload == description.as_bytes() => return Ok(false),
         Ok(_) => {}
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {}
         Err(error) => return Err(with_causes(&error)),
     }
     let stored = context.publish(source.marker.clone(), description.into()).await.map_err(|error| with_causes(&error))?;
-    stored.await.map(drop).map_err(|error| with_causes(&error))
+    stored.await.map(|_| true).map_err(|error| with_causes(&error))
 }
 
 /// Returns what differs in the settings of a stream, for a person.
