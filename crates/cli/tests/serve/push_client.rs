@@ -298,7 +298,7 @@ fn a_client_asks_a_busy_hub_again() {
             let target = loop {
                 if let Some(end) = end_of_head(&bytes) {
                     let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
-                    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
                     if bytes.len() >= end + length.unwrap_or(0) {
                         break head.split(' ').nth(1).unwrap().to_owned();
                     }

@@ -27,7 +27,7 @@ const WAITING_KIB: usize = 64 * 1024;
 /// The longest name of a channel with a history in JetStream, bytes: NATS limits a line of its protocol to 4 KiB.
 const MOST_CHANNEL_BYTES: usize = 2048;
 
-/// The most polls, and requests with commands, that wait for the answers of other nodes: each asks all of them, although
+/// The most polls, and requests with commands, that wait for the answers of other nodes: each asks all of them, and
 /// anybody may send one.
 const MOST_FORWARDED: usize = 1024;
 

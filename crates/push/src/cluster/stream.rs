@@ -2,11 +2,12 @@
 //!
 //! A publish to a channel with a history is stored in the stream, and each node receives the stream in its order. So
 //! all nodes have the same order and the same positions, and a node that was away receives what it missed. A node keeps
-//! what it has received in memory (`history`). What is older is filled in from the stream, a channel at a time (`fill`).
+//! what it has received in memory (`history`). What is older is filled in from the stream, a channel at a time, by
+//! `fill`.
 //!
 //! The epoch of all positions names the stream. A node that has handed out messages that the stream lost begins another
-//! epoch: it changes the stream's description, and stores a marker, which brings the change to all nodes in the order of
-//! the stream.
+//! epoch: it changes the stream's description, and stores a marker. The marker brings the change to all nodes in the
+//! order of the stream.
 
 mod fill;
 
@@ -121,7 +122,7 @@ impl Worker {
             info = stream.get_info().await.map_err(|error| with_causes(&error))?;
         }
         if mark(context, &stream, &source, &info).await? {
-            // Another node may have begun an epoch at the same time: the last description holds, and its marker is last.
+            // Another node may have begun one at the same time. The last description holds, and its marker comes last.
             let now = stream.get_info().await.map_err(|error| with_causes(&error))?;
             if epoch(&now) != epoch(&info) {
                 return Err("another node has begun another epoch".to_owned());
@@ -180,13 +181,7 @@ impl Worker {
     /// Returns whether the stream still has what this node handed out of it.
     ///
     /// A server that fell, or came from a backup, may have lost its newest messages, and given their numbers to others.
-    async fn is_whole(
-        &self,
-        stream: &Stream,
-        info: &Info,
-        source: &Source,
-        is_leader: bool,
-    ) -> Result<bool, String> {
+    async fn is_whole(&self, stream: &Stream, info: &Info, source: &Source, is_leader: bool) -> Result<bool, String> {
         let received = self.node.histories.received();
         if info.state.last_sequence < received {
             return Ok(false);
@@ -348,7 +343,8 @@ async fn mark(context: &Context, stream: &Stream, source: &Source, info: &Info) 
         Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {}
         Err(error) => return Err(with_causes(&error)),
     }
-    let stored = context.publish(source.marker.clone(), description.into()).await.map_err(|error| with_causes(&error))?;
+    let stored =
+        context.publish(source.marker.clone(), description.into()).await.map_err(|error| with_causes(&error))?;
     stored.await.map(|_| true).map_err(|error| with_causes(&error))
 }
 
