@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use oroshi_push::StreamSettings;
 use oroshi_testkit::daemon;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::cluster_faults::{FarNode, STREAM};
 use crate::hub::{self, Client, Hub};
-use crate::nats::{Nats, freeze, knows};
+use crate::nats::{Nats, freeze, knows, nodes};
 use crate::stream::{follows, jetstream, numbered, publish, stored, texts};
 
 /// A node with histories in JetStream that can stand still.
@@ -217,4 +218,25 @@ fn a_publish_that_does_not_fit_into_each_channel_reaches_none() {
     assert_eq!((answer.status, &answer.json()["error"]), (413, &json!("too-large")));
     publish(&hub, "kept:a", "after");
     assert_eq!(client.next()["text"], "after");
+}
+
+/// A stream that another plan made: a node says what it would have made differently, and works with it.
+#[test]
+fn a_stream_with_other_settings_is_said() {
+    let Some((nats, _folder)) = jetstream("a_stream_with_other_settings_is_said") else { return };
+    let first = nats.node(2, stored);
+    follows(&first);
+    let other = nats.node(2, |plan| {
+        stored(plan);
+        plan.cluster.as_mut().unwrap().history = Some(StreamSettings { in_memory: true, ..StreamSettings::default() });
+        plan.limits.history_bytes *= 2;
+    });
+    follows(&other);
+    let says = |hub: &Hub, what: &str| hub.status()["cluster"]["trouble"].as_str().unwrap().contains(what);
+    other.until("what differs", |_| {
+        says(&other, "storage is File, expected Memory") && says(&other, "max_bytes is 268435456, expected 536870912")
+    });
+    assert!(!says(&first, "other settings"), "{}", first.status()["cluster"]);
+    knows(&first, 1);
+    assert_eq!(nodes(&publish(&other, "kept:a", "one")), (2, 2));
 }
