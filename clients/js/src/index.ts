@@ -439,6 +439,19 @@ function overWebSocket(url: string, token: string | undefined, events: Events): 
   }
 }
 
+/**
+ * Asks again after the time that the hub names, if it carried nothing out: it has too much to do, or does not reach the
+ * node that has the session.
+ */
+async function patiently(ask: () => Promise<Response>): Promise<Response> {
+  for (let left = 10; ; left--) {
+    const answer = await ask()
+    const after = answer.headers.get('Retry-After')
+    if (answer.status !== 503 || after === null || !left) return answer
+    await new Promise((resolve) => setTimeout(resolve, +after * (1000 + Math.random() * 500)))
+  }
+}
+
 /** A link whose commands are requests. Commands of one moment go together, and one request is under way at a time. */
 function commands(url: string, request: RequestInit, events: Events, abort: AbortController) {
   let target: string | undefined
@@ -449,7 +462,8 @@ function commands(url: string, request: RequestInit, events: Events, abort: Abor
     busy = true
     const sent = queue.splice(0, 100)
     try {
-      const answer = await fetch(target, { ...request, headers: {}, method: 'POST', body: JSON.stringify(sent) })
+      const post = { ...request, headers: {}, method: 'POST', body: JSON.stringify(sent) }
+      const answer = await patiently(() => fetch(target!, post))
       if (!answer.ok) return events.end({ why: `${answer.status} to commands` })
       // An answer to `subscribe` comes as a frame, before the messages that were missed.
       for (const frame of await answer.json()) {
@@ -535,7 +549,8 @@ function overPolls(url: string, token: string | undefined, events: Events, optio
     let after: number = first.next
     for (;;) {
       const query = { session: first.session, token: first.token, after: String(after) }
-      const batch = await fetch(address(beside(url, 'poll'), query), { ...request, headers: {} })
+      // The same `after`: what the hub has handed out already comes again.
+      const batch = await patiently(() => fetch(address(beside(url, 'poll'), query), { ...request, headers: {} }))
       if (!batch.ok) return { why: `${batch.status} to a poll` }
       const { messages, next } = await batch.json()
       events.alive()

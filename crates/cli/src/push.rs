@@ -60,6 +60,10 @@ impl RoleError for PushError {
 /// The beginning of the comment in which `--check` reports lowered limits.
 const LESS: &str = "the limit on descriptors here allows less: ";
 
+/// Warns of histories in JetStream that no channel has.
+const UNUSED_HISTORY: &str = "cluster.history = \"jetstream\" keeps nothing, because no [[group]] has a history: set \
+                              history-messages, history-bytes, history-time or latest in one, or leave the key out";
+
 /// Runs the hub until a signal ends it, or shows a running hub.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if let Some(command) = &args.command {
@@ -92,6 +96,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let shutdown = service::shutdown_on_signals()?;
     let listeners = open(&plan, inherited, listens)?;
     open_to_others(&plan, &listeners).iter().for_each(|text| log.tell(Level::Warn, text));
+    if plan.cluster.as_ref().is_some_and(|cluster| cluster.history.is_some())
+        && plan.groups.iter().all(|rule| rule.keeps.is_none())
+    {
+        log.tell(Level::Warn, UNUSED_HISTORY);
+    }
     let listening: Vec<String> = listeners.iter().map(OpenListener::to_string).collect();
     let ready = move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));

@@ -58,6 +58,11 @@ impl Arrivals {
         receiver
     }
 
+    /// Forgets all messages: their numbers are given to others.
+    pub(crate) fn clear(&self) {
+        *self.lock() = Table::default();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +96,12 @@ mod tests {
         let mut never = arrivals.of(3);
         (4..4 + MOST as u64).for_each(|sequence| arrivals.come(sequence, Vec::new()));
         assert_eq!(never.try_recv().err(), Some(oneshot::error::TryRecvError::Closed), "it is given up");
-        let table = arrivals.lock();
-        assert!(table.by_sequence.len() <= MOST && table.order.len() == MOST);
+        {
+            let table = arrivals.lock();
+            assert!(table.by_sequence.len() <= MOST && table.order.len() == MOST);
+        }
+        // The stream begins anew: nobody gets the outcome of another message of the same number.
+        arrivals.clear();
+        assert!(arrivals.of(4 + MOST as u64 - 1).try_recv().is_err());
     }
 }

@@ -61,6 +61,8 @@ enum Order {
         received: watch::Sender<u64>,
         /// The greatest position of a channel that was forgotten.
         forgotten: AtomicU64,
+        /// Messages up to this number may have been missed in any channel. Each log learns of it when it is used.
+        hole: AtomicU64,
     },
 }
 
@@ -82,7 +84,8 @@ impl Histories {
     /// Creates empty histories that hold at most `most_bytes`. `is_of_stream`: JetStream numbers the messages.
     pub(crate) fn new(most_bytes: usize, is_of_stream: bool) -> Self {
         let order = if is_of_stream {
-            Order::Stream { epoch: AtomicU64::new(0), received: watch::Sender::new(0), forgotten: AtomicU64::new(0) }
+            let (epoch, forgotten, hole) = Default::default();
+            Order::Stream { epoch, received: watch::Sender::new(0), forgotten, hole }
         } else {
             Order::Node { run: crate::secrets::number() << 32, epochs: AtomicU64::new(0) }
         };
@@ -167,9 +170,10 @@ impl Histories {
 
     /// Returns a channel's newest messages, and its position; `None` if nothing is known of the channel.
     pub(crate) fn newest(&self, channel: &str, limit: usize, now_ms: u64) -> Option<(Place, Vec<Arc<Message>>)> {
-        let part = self.part(channel);
-        let place = |log: &Log| Place { offset: log.place().offset.max(self.received()), ..log.place() };
-        part.get(channel).map(|log| (place(log), log.newest(limit, now_ms)))
+        let mut part = self.part(channel);
+        let log = self.known(&mut part, channel)?;
+        let place = Place { offset: log.place().offset.max(self.received()), ..log.place() };
+        Some((place, log.newest(limit, now_ms)))
     }
 
     /// Ends all histories, because messages may be missing in them: what is published next has another epoch.
@@ -195,18 +199,20 @@ impl Histories {
     }
 
     /// Begins to receive a stream that ends at `last`. Returns the sequence number after which this node needs it, and
-    /// whether the stream is another one than before.
-    pub(crate) fn follow(&self, new_epoch: u64, last: u64) -> (u64, bool) {
-        let Order::Stream { epoch, received, forgotten } = &self.order else { return (last, false) };
+    /// whether sessions may have missed messages: the stream is another one than before, or has been reached for the
+    /// first time while there were sessions (`has_sessions`).
+    pub(crate) fn follow(&self, new_epoch: u64, last: u64, has_sessions: bool) -> (u64, bool) {
+        let Order::Stream { epoch, received, forgotten, hole } = &self.order else { return (last, false) };
         let before = epoch.load(Ordering::Acquire);
         if before == new_epoch {
             return (*received.borrow(), false);
         }
         received.send_replace(last);
         forgotten.store(0, Ordering::Relaxed);
+        hole.store(0, Ordering::Relaxed);
         epoch.store(new_epoch, Ordering::Release);
         self.restart_all();
-        (last, before != 0)
+        (last, before != 0 || has_sessions)
     }
 
     /// Returns the epoch of the stream; 0 if there is none yet.
@@ -240,14 +246,11 @@ impl Histories {
         }
     }
 
-    /// Takes note that messages up to `sequence` may have been missed in any channel.
+    /// Takes note that messages up to `sequence` may have been missed in any channel, in the same time for any number
+    /// of channels.
     pub(crate) fn skip_to(&self, sequence: u64) {
-        for at in 0..PARTS {
-            for log in self.lock(at).values_mut() {
-                let before = log.bytes();
-                log.skip_to(sequence);
-                self.resized(before, log.bytes());
-            }
+        if let Order::Stream { hole, .. } = &self.order {
+            hole.fetch_max(sequence, Ordering::Relaxed);
         }
         self.note_forgotten(sequence);
         self.set_received(sequence);
@@ -277,7 +280,7 @@ impl Histories {
 
     /// Adds messages from before a log's begin, as [`Log::fill`] does.
     pub(crate) fn fill(&self, channel: &str, rule: HistoryRule, floors: [u64; 2], older: Vec<Older>, now_ms: u64) {
-        if let Some(log) = self.part(channel).get_mut(channel) {
+        if let Some(log) = self.known(&mut self.part(channel), channel) {
             let before = log.bytes();
             log.fill(rule, floors[0], floors[1], older, now_ms);
             self.resized(before, log.bytes());
@@ -308,7 +311,7 @@ impl Histories {
             Order::Node { run, epochs } => (run | (epochs.fetch_add(1, Ordering::Relaxed) & u64::from(u32::MAX)), 0),
             // The node may have handed out a message of this channel that `received` does not count yet. The channel
             // was forgotten since then, as there is no log.
-            Order::Stream { epoch, received, forgotten } => {
+            Order::Stream { epoch, received, forgotten, .. } => {
                 (epoch.load(Ordering::Acquire), (*received.borrow()).max(forgotten.load(Ordering::Relaxed)))
             }
         }
@@ -319,6 +322,7 @@ impl Histories {
         let mut part = self.lock(turn as usize % PARTS);
         for log in part.values_mut() {
             let before = log.bytes();
+            log.skip_to(self.hole());
             log.expire(now_ms);
             self.resized(before, log.bytes());
         }
@@ -334,12 +338,37 @@ impl Histories {
         HistoryCounts { channels, bytes: self.bytes.load(Ordering::Relaxed) }
     }
 
+    /// Returns the log of a channel, or a new one.
     fn log<'p>(&self, part: &'p mut Part, channel: &Arc<str>) -> &'p mut Log {
-        part.entry(Arc::clone(channel)).or_insert_with(|| {
+        let log = part.entry(Arc::clone(channel)).or_insert_with(|| {
             self.resized(0, CHANNEL_BYTES + channel.len());
             let (epoch, begin) = self.begin();
             Log::new(epoch, begin)
-        })
+        });
+        self.catch_up(log);
+        log
+    }
+
+    /// Returns the log of a channel, if there is one.
+    fn known<'p>(&self, part: &'p mut Part, channel: &str) -> Option<&'p mut Log> {
+        let log = part.get_mut(channel)?;
+        self.catch_up(log);
+        Some(log)
+    }
+
+    /// Tells a log of the last hole.
+    fn catch_up(&self, log: &mut Log) {
+        let before = log.bytes();
+        log.skip_to(self.hole());
+        self.resized(before, log.bytes());
+    }
+
+    /// Returns the number up to which messages may have been missed in any channel; 0 without a stream.
+    fn hole(&self) -> u64 {
+        match &self.order {
+            Order::Node { .. } => 0,
+            Order::Stream { hole, .. } => hole.load(Ordering::Relaxed),
+        }
     }
 
     /// Frees memory while all histories hold more than they may: whole parts in turn lose their oldest messages, then

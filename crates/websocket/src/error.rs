@@ -8,7 +8,7 @@ use crate::close::CloseCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
     /// A reserved bit is set that no agreed extension uses there.
-    #[error("a reserved bit is set, and no extension was agreed on")]
+    #[error("a reserved bit is set that no agreed extension uses there")]
     ReservedBits,
     /// The opcode is 3 to 7, or 11 to 15.
     #[error("a frame of an unknown kind")]

@@ -1,12 +1,14 @@
 //! The client of `clients/js` against hubs that end sessions, drain and are killed, in Node and in Chromium.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
 use oroshi_testkit::chromium::{self, Browser};
+use oroshi_testkit::http::{end_of_head, read_more};
 use oroshi_testkit::ports::Port;
 use oroshi_testkit::{need, skipped};
 use rustix::process::Signal;
@@ -272,6 +274,68 @@ fn a_client_comes_back_over_events() {
 #[test]
 fn a_client_comes_back_over_polls() {
     comes_back_whatever_happens("a_client_comes_back_over_polls", "poll");
+}
+
+/// 503 with Retry-After is no end of a session that polls: the client asks again for the same. Without, it is one.
+#[test]
+fn a_client_asks_a_busy_hub_again() {
+    if need("a_client_asks_a_busy_hub_again", "node").is_none() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/connect", listener.local_addr().unwrap());
+    let busy = (503, "Retry-After: 0\r\n", "{}");
+    let first = (200, "", r#"{"session":"s","client":"c","token":"t","next":0}"#);
+    let batch = r#"{"messages":[{"id":2,"subscribed":{"channel":"news"}},{"channel":"news","text":"one"}],"next":1}"#;
+    let (tell, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut polls, mut commands) = (VecDeque::from([busy, busy]), VecDeque::from([busy, (200, "", "[null]")]));
+        let mut rest = [(200, "", batch), (503, "", "{}")].into_iter();
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = Vec::new();
+            let target = loop {
+                if let Some(end) = end_of_head(&bytes) {
+                    let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+                    if bytes.len() >= end + length.unwrap_or(0) {
+                        break head.split(' ').nth(1).unwrap().to_owned();
+                    }
+                }
+                assert!(read_more(&mut stream, &mut bytes), "the client leaves");
+            };
+            let is_poll = target.starts_with("/poll");
+            let answer = if is_poll {
+                // It is busy until it has taken the commands, too.
+                polls.pop_front().or_else(|| if commands.is_empty() { rest.next() } else { Some(busy) })
+            } else if target.starts_with("/command") {
+                commands.pop_front()
+            } else {
+                Some(first)
+            };
+            let _ = tell.send(target);
+            let Some((status, fields, body)) = answer else {
+                held.push(stream);
+                continue;
+            };
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n");
+            let _ = stream.write_all((head + body).as_bytes());
+        }
+    });
+    let mut client = Node::start(&json!({ "url": url, "transports": ["poll"] }));
+    client.send(&json!({ "subscribe": "news" }));
+    assert_eq!(client.next("subscribed")["channel"], "news");
+    assert_eq!(client.texts(), ["one"]);
+    let waiting = client.until("waiting");
+    assert_eq!(waiting["why"], "503 to a poll", "{waiting}");
+    client.until("connected");
+    let asked: Vec<String> = asked.try_iter().collect();
+    let of = |what: &str| asked.iter().filter(|target| target.starts_with(what)).cloned().collect::<Vec<_>>();
+    let polls = of("/poll?session=s&token=t&after=0");
+    assert!(polls.len() >= 3 && of("/poll")[polls.len()].ends_with("&after=1"), "{asked:?}");
+    assert_eq!(of("/command")[..2], [(); 2].map(|()| "/command?session=s&token=t".to_owned()));
 }
 
 #[test]

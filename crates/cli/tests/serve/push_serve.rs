@@ -121,6 +121,14 @@ fn publishing_without_a_token_is_warned_of_where_others_could() {
     ] {
         assert_eq!(warnings(&listen, rest), [""; 0], "{listen}");
     }
+    // Histories in JetStream, and no channel that has one. That NATS is not there is another warning.
+    let cluster = "[auth]\ntoken-env = \"TOKEN\"\n[cluster]\nnats = \"nats://127.0.0.1:1\"\nhistory = \"jetstream\"\n";
+    let kept = format!("{cluster}[[group]]\npattern = \"news\"\nlatest = true\n");
+    for (rest, is_warned) in [(cluster, true), (kept.as_str(), false)] {
+        let told = warnings(public, rest);
+        let of_history = |line: &String| line.starts_with("cluster.history = \"jetstream\" keeps nothing");
+        assert_eq!(told.iter().any(of_history), is_warned, "{told:?}");
+    }
 }
 
 /// What is there is said where it may be asked for.

@@ -27,6 +27,10 @@ const WAITING_KIB: usize = 64 * 1024;
 /// The longest name of a channel with a history in JetStream, bytes: NATS limits a line of its protocol to 4 KiB.
 const MOST_CHANNEL_BYTES: usize = 2048;
 
+/// The most polls, and requests with commands, that wait for the answers of other nodes: each asks all of them, and
+/// anybody may send one.
+const MOST_FORWARDED: usize = 1024;
+
 /// How many different troubles the log remembers as logged.
 const LOGGED: usize = 8;
 
@@ -36,6 +40,8 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     commands: UnboundedSender<Command>,
     room: Arc<Semaphore>,
+    /// Limits polls and commands for sessions of other nodes.
+    forwarded: Semaphore,
     receipt_timeout: Duration,
 }
 
@@ -191,6 +197,7 @@ impl Link {
             shared: Arc::clone(&shared),
             commands: commands.clone(),
             room: Arc::new(Semaphore::new(WAITING_KIB)),
+            forwarded: Semaphore::new(MOST_FORWARDED),
             receipt_timeout: cluster.receipt_timeout,
         };
         (link, LinkEnd { shared, commands, received })
@@ -220,31 +227,43 @@ impl Link {
         self.is_connected() && self.shared.following.load(Ordering::Acquire)
     }
 
-    /// Stores a message for the subscribers of a channel in JetStream. The receiver gets its sequence number.
+    /// Stores a message for the subscribers of each of these channels in JetStream. Each receiver gets its sequence
+    /// number.
+    ///
+    /// # Errors
+    /// No message is stored: JetStream is not reached, or one of them is too large.
     pub(crate) fn store(
         &self,
-        channel: &str,
+        channels: &[&str],
         publish: &Publish,
-    ) -> Result<oneshot::Receiver<Result<u64, StoreError>>, StoreError> {
+    ) -> Result<Vec<oneshot::Receiver<Result<u64, StoreError>>>, StoreError> {
         if !self.is_following() {
             return Err(StoreError::Unreached);
         }
-        let to = Targets { groups: vec![channel.into()], ..Targets::default() };
-        let publish = Publish { to, stored: Vec::new(), ..publish.clone() };
-        let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
-        let request = Request::Publish(publish);
-        let frame = Body::Request { patience: self.receipt_timeout, request }.encode(head);
-        // NATS counts the subject too, which has the channel's name in base64.
-        if frame.len() + channel.len() * 2 > self.shared.max_payload.load(Ordering::Relaxed)
-            || channel.len() > MOST_CHANNEL_BYTES
-        {
-            return Err(StoreError::TooLarge);
+        let mut frames = Vec::with_capacity(channels.len());
+        for channel in channels {
+            let to = Targets { groups: vec![(*channel).into()], ..Targets::default() };
+            let publish = Publish { to, stored: Vec::new(), ..publish.clone() };
+            let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
+            let request = Request::Publish(publish);
+            let frame = Body::Request { patience: self.receipt_timeout, request }.encode(head);
+            // NATS counts the subject too, which has the channel's name in base64.
+            if frame.len() + channel.len() * 2 > self.shared.max_payload.load(Ordering::Relaxed)
+                || channel.len() > MOST_CHANNEL_BYTES
+            {
+                return Err(StoreError::TooLarge);
+            }
+            let room = Arc::clone(&self.room).try_acquire_many_owned((frame.len() / 1024 + 1) as u32);
+            frames.push((frame, room.map_err(|_| StoreError::Unreached)?));
         }
-        let room = Arc::clone(&self.room).try_acquire_many_owned((frame.len() / 1024 + 1) as u32);
-        let (Ok(_room), (stored, receiver)) = (room, oneshot::channel()) else { return Err(StoreError::Unreached) };
-        let command = Command::Store { channel: channel.into(), frame, stored, _room };
-        self.commands.send(command).map_err(|_| StoreError::Unreached)?;
-        Ok(receiver)
+        let mut receivers = Vec::with_capacity(channels.len());
+        for (channel, (frame, _room)) in channels.iter().zip(frames) {
+            let (stored, receiver) = oneshot::channel();
+            // If the NATS thread has ended, it ended before the first one, and the receiver says so.
+            let _ = self.commands.send(Command::Store { channel: (*channel).into(), frame, stored, _room });
+            receivers.push(receiver);
+        }
+        Ok(receivers)
     }
 
     /// Fills the history of a channel, which begins at `floor`, from JetStream. It gives up after the receipt timeout.
@@ -372,13 +391,14 @@ impl Link {
         }
     }
 
-    /// Returns the first result of `says` that is not `None`, or `Unreached` if a node did not answer.
+    /// Returns the first result of `says` that is not `None`, or `Unreached` if a node did not answer, or `Crowded`.
     async fn ask_all<T>(
         &self,
         request: Request,
         longer: Duration,
         says: impl Fn(Reply) -> Option<Result<T, PollError>>,
     ) -> Option<Result<T, PollError>> {
+        let Ok(_place) = self.forwarded.try_acquire() else { return Some(Err(PollError::Crowded)) };
         let known = self.shared.others().known;
         let (mut replies, mut answered) = (self.request(request, longer), 0);
         while let Some(reply) = replies.next().await {
@@ -563,3 +583,6 @@ impl Trouble {
 pub(super) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests;

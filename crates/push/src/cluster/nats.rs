@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
-use oroshi_nats::jetstream::Context;
-use oroshi_nats::{Client, Event, jetstream};
+use oroshi_nats::jetstream::{Context, ContextBuilder};
+use oroshi_nats::{Client, Event};
 use oroshi_net::Shutdown;
 use oroshi_words::Secret;
 use tokio::runtime::{Builder, LocalOptions};
@@ -29,6 +29,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, SILENCE_MS};
+use crate::cluster::stream::Followed;
 use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
 use crate::hub::Hub;
 use crate::hub::missed::Missed;
@@ -48,6 +49,9 @@ const BATCH: usize = 64;
 
 /// The most that requests of other nodes may hold at a time, KiB. Requests beyond that are dropped without a reply.
 const UNDER_WAY_KIB: usize = 64 * 1024;
+
+/// The most messages that JetStream has not confirmed yet. More are refused.
+const UNCONFIRMED: usize = 5000;
 
 /// Histories that are filled from JetStream at a time.
 const FILLS: usize = 16;
@@ -114,6 +118,7 @@ impl NatsThread {
             history,
             receipt_timeout,
             filling: RefCell::default(),
+            followed: Followed::default(),
             fills: Rc::new(Semaphore::new(FILLS)),
             commands,
             peers: RefCell::new(Peers::new(shared.me)),
@@ -163,8 +168,9 @@ pub(super) struct Worker {
     /// `None`: JetStream is not used.
     pub(super) history: Option<StreamSettings>,
     receipt_timeout: Duration,
-    /// Channels whose history is being filled, with those who wait for it.
-    pub(super) filling: RefCell<HashMap<Arc<str>, Vec<oneshot::Sender<()>>>>,
+    /// Channels whose history is being filled from before this sequence number, with those who wait for it.
+    pub(super) filling: RefCell<HashMap<(Arc<str>, u64), Vec<oneshot::Sender<()>>>>,
+    pub(super) followed: Followed,
     /// Limits how many histories are filled at a time.
     pub(super) fills: Rc<Semaphore>,
     /// The subject of messages to all nodes.
@@ -225,8 +231,9 @@ impl Worker {
         };
         self.shared.trouble_passed();
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
-        let mut context = jetstream::new(client.clone());
-        context.set_timeout(self.receipt_timeout);
+        // While NATS confirms nothing, a publish fails at once, and other commands need not wait for it.
+        let context = ContextBuilder::new().timeout(self.receipt_timeout).backpressure_on_inflight(false);
+        let context = context.max_ack_inflight(UNCONFIRMED).build(client.clone());
         let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, &context, commands)));
         let following = pin!(self.follow(&context));
         let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));

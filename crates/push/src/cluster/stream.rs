@@ -2,28 +2,39 @@
 //!
 //! A publish to a channel with a history is stored in the stream, and each node receives the stream in its order. So
 //! all nodes have the same order and the same positions, and a node that was away receives what it missed. A node keeps
-//! what it has received in memory (`history`). What is older is filled in from the stream, a channel at a time.
+//! what it has received in memory (`history`). What is older is filled in from the stream, a channel at a time, by
+//! `fill`.
+//!
+//! The epoch of all positions names the stream. A node that has handed out messages that the stream lost begins another
+//! epoch: it changes the stream's description, and stores a marker. The marker brings the change to all nodes in the
+//! order of the stream.
 
+mod fill;
+
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use futures_util::StreamExt as _;
+use oroshi_nats::jetstream;
 use oroshi_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use oroshi_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use oroshi_nats::jetstream::context::PublishErrorKind;
+use oroshi_nats::jetstream::stream::{
+    Config, DiscardPolicy, Info, LastRawMessageErrorKind, RetentionPolicy, StorageType, Stream,
+};
 use oroshi_nats::jetstream::{Context, Message as StoredMessage};
 use oroshi_words::with_causes;
 use ring::digest;
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::link::{Stored, count};
 use crate::cluster::nats::Worker;
 use crate::cluster::wire::{self, Body, Request};
-use crate::history::{self, Older};
+use crate::history;
 use crate::hub::Hub;
 use crate::hub::missed::Missed;
 use crate::plan::{HistoryRule, StreamSettings};
@@ -38,8 +49,44 @@ const LEAST_MESSAGES: i64 = 256;
 /// How long a consumer that fills a history may be left alone before NATS removes it.
 const UNUSED: Duration = Duration::from_secs(30);
 
-/// How long the next message that a history is filled with may take.
-const NEXT: Duration = Duration::from_secs(5);
+/// The shortest time between two reports of messages that the stream has lost: each costs a look at every session.
+const REPORTS: Duration = Duration::from_secs(1);
+
+/// The number of copies from which on a confirmed message is taken to outlive the server that leads the stream.
+const MANY_REPLICAS: usize = 3;
+
+/// The last token of the subject of markers. It is no base64, so no channel has it.
+const MARKER: &str = "$epoch";
+
+/// What a node knows of the stream beyond its connection.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    /// The last message that this node has handed out.
+    last: RefCell<Option<Last>>,
+    /// Whether the stream lost messages since the last report.
+    has_hole: Cell<bool>,
+    reported: Cell<Option<Instant>>,
+}
+
+/// The last message that a node has handed out.
+#[derive(Clone, Debug)]
+struct Last {
+    sequence: u64,
+    /// When NATS got it, nanoseconds since 1970; 0 if that is not known.
+    published: u64,
+    /// The id of the server from which it came.
+    server: Rc<str>,
+}
+
+/// The stream, as a connection to it began.
+struct Source {
+    /// The id of the server of the connection.
+    server: Rc<str>,
+    /// The subject of markers.
+    marker: String,
+    created: u128,
+    most: i64,
+}
 
 impl Worker {
     /// Receives the stream for as long as the connection lives.
@@ -60,48 +107,112 @@ impl Worker {
         let wanted = self.stream_config(settings);
         let stream = context.get_or_create_stream(wanted.clone()).await.map_err(|error| with_causes(&error))?;
         let mut info = stream.get_info().await.map_err(|error| with_causes(&error))?;
-        if epoch(&info) == histories.stream_epoch() && info.state.last_sequence < histories.received() {
-            // A server that fell has lost its newest messages, and will give their numbers to others.
+        let server = context.client().server_info();
+        let is_leader = info.cluster.as_ref().and_then(|cluster| cluster.leader.as_ref());
+        let is_leader = is_leader.is_none_or(|leader| *leader == server.server_name);
+        let source = Source {
+            server: server.server_id.into(),
+            marker: format!("oroshi.push.{}.history.{MARKER}", self.name),
+            created: nanos(info.created.into()),
+            most: info.config.max_messages_per_subject,
+        };
+        if epoch(&info) == histories.stream_epoch() && !self.is_whole(&stream, &info, &source, is_leader).await? {
             let config = Config { description: Some(crate::secrets::key()), ..info.config };
             context.update_stream(config).await.map_err(|error| with_causes(&error))?;
             info = stream.get_info().await.map_err(|error| with_causes(&error))?;
         }
-        let keeps_less = |is: i64, wanted: i64| is > 0 && is < wanted;
-        if keeps_less(info.config.max_messages_per_subject, wanted.max_messages_per_subject)
-            || (info.config.max_age < wanted.max_age && !info.config.max_age.is_zero())
-        {
-            let name = &info.config.name;
-            self.shared.trouble(format!("the stream {name} keeps less than the plan: edit it, or delete it"));
+        if mark(context, &stream, &source, &info).await? {
+            // Another node may have begun one at the same time. The last description holds, and its marker comes last.
+            let now = stream.get_info().await.map_err(|error| with_causes(&error))?;
+            if epoch(&now) != epoch(&info) {
+                return Err("another node has begun another epoch".to_owned());
+            }
+        }
+        if let Some(differs) = differences(&info.config, &wanted) {
+            self.shared.trouble(format!(
+                "the stream {} has other settings than the plan: {differs}. Edit it (nats stream edit), or delete it",
+                info.config.name
+            ));
         }
         let last = info.state.last_sequence;
-        let (after, is_other) = histories.follow(epoch(&info), last);
-        let mut missed = is_other;
+        let has_sessions = self.node.sessions() > 0;
+        if epoch(&info) != histories.stream_epoch() {
+            self.node.arrivals.clear();
+            self.hand_on(last, nanos(info.state.last_timestamp.into()), &source.server);
+        }
+        let (after, is_other) = histories.follow(epoch(&info), last, has_sessions);
+        let mut has_hole = is_other;
         if info.state.first_sequence > after.saturating_add(1) && after < last {
             histories.skip_to(info.state.first_sequence - 1);
-            missed = true;
+            has_hole = true;
         }
-        if missed {
-            self.report_skipped();
-        }
-        let start_sequence = histories.received() + 1;
-        let config = pull::OrderedConfig {
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence },
-            ..pull::OrderedConfig::default()
+        self.followed.has_hole.set(has_hole || self.followed.has_hole.get());
+        self.report_hole();
+        // Not an ordered consumer, which would begin again by itself behind messages that were lost.
+        let config = pull::Config {
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: histories.received() + 1 },
+            ack_policy: AckPolicy::None,
+            inactive_threshold: UNUSED,
+            memory_storage: true,
+            num_replicas: 1,
+            ..pull::Config::default()
         };
         let consumer = stream.create_consumer(config).await.map_err(|error| with_causes(&error))?;
         let mut messages = consumer.messages().await.map_err(|error| with_causes(&error))?;
         self.shared.following.store(true, Ordering::Release);
-        while let Some(message) = messages.next().await {
-            self.hand_out(&message.map_err(|error| with_causes(&error))?)?;
+        let mut number = 0;
+        loop {
+            let next = if self.followed.has_hole.get() {
+                let Ok(next) = timeout(REPORTS, messages.next()).await else {
+                    self.report_hole();
+                    continue;
+                };
+                next
+            } else {
+                messages.next().await
+            };
+            let message = next.ok_or("the stream has ended")?.map_err(|error| with_causes(&error))?;
+            number += 1;
+            self.hand_out(&source, &message, number)?;
+            self.report_hole();
         }
-        Err("the stream has ended".to_owned())
     }
 
-    /// Hands a message of the stream to the threads.
-    fn hand_out(&self, message: &StoredMessage) -> Result<(), String> {
+    /// Returns whether the stream still has what this node handed out of it.
+    ///
+    /// A server that fell, or came from a backup, may have lost its newest messages, and given their numbers to others.
+    async fn is_whole(&self, stream: &Stream, info: &Info, source: &Source, is_leader: bool) -> Result<bool, String> {
+        let received = self.node.histories.received();
+        if info.state.last_sequence < received {
+            return Ok(false);
+        }
+        let last = self.followed.last.borrow().clone();
+        let Some(last) = last.filter(|last| last.sequence == received && received > 0 && last.published > 0) else {
+            return Ok(true);
+        };
+        match stream.get_raw_message(received).await {
+            Ok(message) => return Ok(nanos(message.time.into()) == u128::from(last.published)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {}
+            Err(error) => return Err(with_causes(&error)),
+        }
+        // It may have been removed by the stream's bounds.
+        let newest = nanos(info.state.last_timestamp.into());
+        if info.state.last_sequence == received && newest > 0 {
+            return Ok(newest == u128::from(last.published));
+        }
+        // A server that runs on has lost nothing, and neither has one of several with the same messages.
+        Ok(info.config.num_replicas >= MANY_REPLICAS || (is_leader && last.server == source.server))
+    }
+
+    /// Hands a message of the stream to the threads. `number`: its number among those of the consumer.
+    fn hand_out(&self, source: &Source, message: &StoredMessage, number: u64) -> Result<(), String> {
         let histories = &self.node.histories;
         let info = message.info().map_err(|error| error.to_string())?;
-        let (sequence, age) = (info.stream_sequence, age(info.published.into()));
+        if info.consumer_sequence != number {
+            return Err("a message was lost on its way from NATS: asking for it again".to_owned());
+        }
+        let sequence = info.stream_sequence;
+        let (published, age) = (nanos(info.published.into()), age(info.published.into()));
         let received = histories.received();
         if sequence <= received {
             return Ok(());
@@ -109,19 +220,34 @@ impl Worker {
         if sequence > received + 1 {
             // The stream was full of newer messages before this node got these.
             histories.skip_to(sequence - 1);
-            self.report_skipped();
+            self.followed.has_hole.set(true);
         }
-        let stored = history::Stored { sequence, age_ms: millis(age) };
-        match self.decode(&message.payload, age) {
-            Some((channel, rule, publish)) => {
-                let publish = Arc::new(publish);
-                let parts = Hub::deliver_stored(&self.node, &self.mailboxes, &channel, rule, &publish, stored);
-                self.node.arrivals.come(sequence, parts);
+        if message.subject.as_str() == source.marker {
+            let description = std::str::from_utf8(&message.payload).unwrap_or_default();
+            if histories.follow(epoch_of(source.created, source.most, description), sequence, true).1 {
+                self.followed.has_hole.set(true);
+                self.node.arrivals.clear();
             }
-            None => count(&self.shared.counters.refused, 1),
+        } else {
+            let stored = history::Stored { sequence, age_ms: millis(age) };
+            match self.decode(&message.payload, age) {
+                Some((channel, rule, publish)) => {
+                    let publish = Arc::new(publish);
+                    let parts = Hub::deliver_stored(&self.node, &self.mailboxes, &channel, rule, &publish, stored);
+                    self.node.arrivals.come(sequence, parts);
+                }
+                None => count(&self.shared.counters.refused, 1),
+            }
         }
+        self.hand_on(sequence, published, &source.server);
         histories.set_received(sequence);
         Ok(())
+    }
+
+    /// Remembers the last message that was handed out.
+    fn hand_on(&self, sequence: u64, published: u128, server: &Rc<str>) {
+        let published = u64::try_from(published).unwrap_or(0);
+        self.followed.last.replace(Some(Last { sequence, published, server: Rc::clone(server) }));
     }
 
     /// Reads a stored message of this age; `None` if it is none of a channel with a history.
@@ -138,9 +264,15 @@ impl Worker {
         Some((channel, rule, publish))
     }
 
-    /// Tells subscribers that they may have missed messages of the stream. The next message of a channel shows it, too.
-    fn report_skipped(&self) {
-        self.report(Missed { stream: true, ..Missed::default() });
+    /// Tells subscribers that they may have missed messages of the stream, unless that was done a moment ago: then the
+    /// next call does. The next message of a channel shows it, too.
+    fn report_hole(&self) {
+        let Followed { has_hole, reported, .. } = &self.followed;
+        if has_hole.get() && reported.get().is_none_or(|reported| reported.elapsed() >= REPORTS) {
+            has_hole.set(false);
+            reported.set(Some(Instant::now()));
+            self.report(Missed { stream: true, ..Missed::default() });
+        }
     }
 
     /// Stores a message. `stored` gets its sequence number once JetStream has confirmed it.
@@ -155,89 +287,17 @@ impl Worker {
                     // The publisher may have gone.
                     let _ = stored.send(match confirmed.await {
                         Ok(ack) => Ok(ack.sequence),
+                        // NATS says that it has not stored it.
+                        Err(error) if is_refusal(&error) => Err(StoreError::Unreached),
                         Err(_) => Err(StoreError::Unconfirmed),
                     });
                 });
             }
+            // It was not handed to NATS.
             Err(_) => {
                 let _ = stored.send(Err(StoreError::Unreached));
             }
         }
-    }
-
-    /// Fills the history of a channel, which begins at `floor`, in a task.
-    pub(super) fn fill(self: &Rc<Self>, context: &Context, channel: Arc<str>, floor: u64, done: oneshot::Sender<()>) {
-        let mut filling = self.filling.borrow_mut();
-        let waiting = filling.entry(Arc::clone(&channel)).or_default();
-        waiting.push(done);
-        if waiting.len() > 1 {
-            return;
-        }
-        let (worker, context) = (Rc::clone(self), context.clone());
-        tokio::task::spawn_local(async move {
-            let _room = worker.fills.acquire().await;
-            if let Err(why) = worker.fill_now(&context, &channel, floor).await {
-                worker.shared.trouble(format!("a history could not be read from JetStream: {why}"));
-            }
-            worker.filling.borrow_mut().remove(&channel);
-        });
-    }
-
-    async fn fill_now(&self, context: &Context, channel: &str, floor: u64) -> Result<(), String> {
-        let Some(rule) = self.node.plan.group_rule(channel).and_then(|rule| rule.keeps) else { return Ok(()) };
-        let stream = context.get_stream(self.stream_name()).await.map_err(|error| with_causes(&error))?;
-        let consumer = pull::Config {
-            deliver_policy: DeliverPolicy::All,
-            ack_policy: AckPolicy::None,
-            filter_subject: self.subject(channel),
-            inactive_threshold: UNUSED,
-            memory_storage: true,
-            num_replicas: 1,
-            ..pull::Config::default()
-        };
-        let consumer = stream.create_consumer(consumer).await.map_err(|error| with_causes(&error))?;
-        let count = consumer.cached_info().num_pending;
-        let mut all = Vec::new();
-        let mut behind = 0;
-        if count > 0 {
-            let messages = consumer.fetch().max_messages(count as usize).expires(NEXT).messages().await;
-            let mut messages = messages.map_err(|error| with_causes(&error))?;
-            while let Ok(Some(message)) = timeout(NEXT, messages.next()).await {
-                let message = message.map_err(|error| error.to_string())?;
-                let info = message.info().map_err(|error| error.to_string())?;
-                let (sequence, age) = (info.stream_sequence, age(info.published.into()));
-                behind = info.pending;
-                all.push((sequence, age, message.payload.clone()));
-                if all.len() as u64 == count {
-                    break;
-                }
-            }
-        }
-        let name = consumer.cached_info().name.clone();
-        // After the messages: what the stream has lost since then is before its first one.
-        let info = stream.get_info().await.map_err(|error| with_causes(&error))?;
-        tokio::task::spawn_local(async move {
-            // NATS removes it by itself, later.
-            let _ = stream.delete_consumer(&name).await;
-        });
-        if all.len() as u64 != count {
-            return Err("messages were removed meanwhile".to_owned());
-        }
-        if epoch(&info) != self.node.histories.stream_epoch() {
-            return Err("the stream is another one".to_owned());
-        }
-        let most = u64::try_from(info.config.max_messages_per_subject).ok().filter(|&most| most > 0);
-        let sequences: Vec<u64> = all.iter().map(|(sequence, ..)| *sequence).collect();
-        let first = info.state.first_sequence;
-        let complete = complete_after(&sequences, behind, most, first).ok_or("messages were removed meanwhile")?;
-        let older = all.into_iter().filter_map(|(offset, age, payload)| {
-            let (channel, _, publish) = self.decode(&payload, age)?;
-            let place = crate::message::Place { epoch: epoch(&info), offset };
-            let message = publish.message.to_publication(Some(channel), Some(place));
-            Some(Older { message, offset, age_ms: millis(age) })
-        });
-        self.node.histories.fill(channel, rule, [floor, complete], older.collect(), self.node.now_ms());
-        Ok(())
     }
 
     fn stream_name(&self) -> String {
@@ -273,34 +333,66 @@ impl Worker {
     }
 }
 
+/// Stores a marker of a stream's epoch, unless the last marker is of this epoch. A first epoch needs none. Returns
+/// whether it stored one.
+async fn mark(context: &Context, stream: &Stream, source: &Source, info: &Info) -> Result<bool, String> {
+    let Some(description) = info.config.description.clone().filter(|text| !text.is_empty()) else { return Ok(false) };
+    match stream.get_last_raw_message_by_subject(&source.marker).await {
+        Ok(message) if message.payload == description.as_bytes() => return Ok(false),
+        Ok(_) => {}
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {}
+        Err(error) => return Err(with_causes(&error)),
+    }
+    let stored =
+        context.publish(source.marker.clone(), description.into()).await.map_err(|error| with_causes(&error))?;
+    stored.await.map(|_| true).map_err(|error| with_causes(&error))
+}
+
+/// Returns what differs in the settings of a stream, for a person.
+fn differences(is: &Config, wanted: &Config) -> Option<String> {
+    let mut all = Vec::new();
+    let mut less = |name: &str, is: i64, wanted: i64| {
+        if is > 0 && is < wanted {
+            all.push(format!("{name} is {is}, expected {wanted} or more"));
+        }
+    };
+    less("max_msgs_per_subject", is.max_messages_per_subject, wanted.max_messages_per_subject);
+    less("max_bytes", is.max_bytes, wanted.max_bytes);
+    if is.max_age < wanted.max_age && !is.max_age.is_zero() {
+        all.push(format!("max_age is {:?}, expected {:?} or more", is.max_age, wanted.max_age));
+    }
+    if is.storage != wanted.storage {
+        all.push(format!("storage is {:?}, expected {:?}", is.storage, wanted.storage));
+    }
+    if is.num_replicas != wanted.num_replicas {
+        all.push(format!("num_replicas is {}, expected {}", is.num_replicas, wanted.num_replicas));
+    }
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Returns whether NATS has answered that it has not stored a message.
+fn is_refusal(error: &jetstream::context::PublishError) -> bool {
+    let source = std::error::Error::source(error);
+    error.kind() == PublishErrorKind::StreamNotFound
+        || source.is_some_and(|source| source.downcast_ref::<jetstream::Error>().is_some())
+}
+
 /// Returns the epoch of a stream. Another stream has another one, and so has one that keeps another number of messages
 /// of a channel: with it, nobody can tell what was removed before.
 fn epoch(info: &Info) -> u64 {
     let Info { config, created, .. } = info;
-    let text = format!(
-        "{}\n{}\n{}",
-        SystemTime::from(*created).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos(),
-        config.max_messages_per_subject,
-        config.description.as_deref().unwrap_or_default()
-    );
-    let hash = digest::digest(&digest::SHA256, text.as_bytes());
+    let description = config.description.as_deref().unwrap_or_default();
+    epoch_of(nanos((*created).into()), config.max_messages_per_subject, description)
+}
+
+fn epoch_of(created: u128, most: i64, description: &str) -> u64 {
+    let hash = digest::digest(&digest::SHA256, format!("{created}\n{most}\n{description}").as_bytes());
     hash.as_ref().first_chunk().map_or(1, |bytes| u64::from_le_bytes(*bytes).max(1))
 }
 
-/// Returns the sequence number after which the messages with these numbers are all of their channel.
-///
-/// `behind`: how many newer ones the stream had when it gave the last of them. `most`: how many of a channel it keeps;
-/// beyond that, it removes the oldest. `first`: its first message afterwards, of any channel; it removes older ones by
-/// age and size.
-///
-/// If it had removed a message of the channel because there were too many, it would hold `most` newer ones.
-fn complete_after(sequences: &[u64], behind: u64, most: Option<u64>, first: u64) -> Option<u64> {
-    let all = sequences.len() as u64 + behind;
-    let by_age = first.saturating_sub(1);
-    match most {
-        Some(most) if all >= most => sequences.get(usize::try_from(all - most).ok()?).map(|&one| one.max(by_age)),
-        _ => Some(by_age),
-    }
+/// Returns a time of NATS as nanoseconds since 1970; 0 if it is none.
+fn nanos(time: SystemTime) -> u128 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
 
 /// Returns the age of a message by the clocks of this machine and of NATS.
@@ -317,21 +409,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_complete_is_known_and_nothing_else() {
-        for (sequences, behind, most, first, complete) in [
-            (&[][..], 0, Some(3), 1, Some(0)),
-            (&[], 0, Some(3), 8, Some(7)),
-            // Fewer than there may be: none was removed for its number.
-            (&[4, 9], 0, Some(3), 2, Some(1)),
-            // As many as there may be: there may have been one before.
-            (&[4, 9, 11], 0, Some(3), 2, Some(4)),
-            (&[4, 9, 11], 0, Some(3), 6, Some(5)),
-            (&[4, 9, 11], 0, None, 2, Some(1)),
-            // Newer ones may have pushed some out while these were read.
-            (&[4, 9], 2, Some(3), 2, Some(9)),
-            (&[4, 9], 3, Some(3), 2, None),
+    fn each_setting_of_a_stream_that_differs_is_named() {
+        let wanted = Config {
+            max_messages_per_subject: 256,
+            max_bytes: 1000,
+            max_age: Duration::from_secs(10),
+            num_replicas: 1,
+            ..Config::default()
+        };
+        let of = |change: fn(&mut Config)| {
+            let mut is = wanted.clone();
+            change(&mut is);
+            differences(&is, &wanted)
+        };
+        assert_eq!(of(|_| {}), None);
+        // More, or without a bound, is no loss.
+        assert_eq!(of(|is| (is.max_bytes, is.max_messages_per_subject, is.max_age) = (-1, 300, Duration::ZERO)), None);
+        for (change, expected) in [
+            ((|is| is.max_bytes = 999) as fn(&mut Config), "max_bytes is 999, expected 1000 or more"),
+            (|is| is.max_messages_per_subject = 4, "max_msgs_per_subject is 4, expected 256 or more"),
+            (|is| is.max_age = Duration::from_secs(9), "max_age is 9s, expected 10s or more"),
+            (|is| is.storage = StorageType::Memory, "storage is Memory, expected File"),
+            (|is| is.num_replicas = 3, "num_replicas is 3, expected 1"),
         ] {
-            assert_eq!(complete_after(sequences, behind, most, first), complete, "{sequences:?} {behind} {first}");
+            assert_eq!(of(change).as_deref(), Some(expected));
         }
     }
 }

@@ -457,7 +457,9 @@ impl Reply {
                         out.push(3);
                         number(out, *next);
                     }
-                    Err(PollError::Unreached) => out.push(4),
+                    // A node replies to no request that it did not take.
+                    Err(PollError::Unreached | PollError::Crowded) => out.push(4),
+                    Err(PollError::TooLarge) => out.push(5),
                 }
             }
             Reply::Answers(answers) => {
@@ -514,6 +516,7 @@ impl Reply {
                 2 => Err(PollError::Gone),
                 3 => Err(PollError::Batch(reader.number()?)),
                 4 => Err(PollError::Unreached),
+                5 => Err(PollError::TooLarge),
                 _ => return Err(DecodeError::Malformed("an unknown end of a poll")),
             }),
             7 => Reply::Answers(if reader.flag()? { Some(reader.text()?) } else { None }),

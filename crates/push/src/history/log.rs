@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::message::{Message, Place};
 use crate::plan::HistoryRule;
 
-/// The memory of a kept message beside its text, bytes: the log's entry, the message, its frame.
-const ENTRY_BYTES: usize = 320;
+/// The memory of a kept message beside its text, bytes: the log's entry, the message, its frames. Measured with texts
+/// of 10 bytes: 550 without subscribers, 810 with a WebSocket and a stream.
+const ENTRY_BYTES: usize = 800;
 
 /// The numbered messages of one channel, oldest first.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Log {
     floor: u64,
     /// Whether no message has come since the log began, so that `top` is no message's.
     is_new: bool,
+    /// The end of the last hole that it knows.
+    hole: u64,
     /// Of a log of JetStream's: it has not kept messages up to this offset either, or not within the rule.
     lost: u64,
     entries: VecDeque<Entry>,
@@ -82,6 +85,7 @@ impl Log {
             top: begin,
             floor: begin,
             is_new: true,
+            hole: 0,
             lost: 0,
             entries: VecDeque::new(),
             bytes: 0,
@@ -153,7 +157,13 @@ impl Log {
     }
 
     /// Takes note that messages up to `offset` may have been missed: the next one shows it to clients.
+    ///
+    /// Nothing changes if it knows that hole. It must learn of a hole before the next message is appended.
     pub(super) fn skip_to(&mut self, offset: u64) {
+        if offset <= self.hole {
+            return;
+        }
+        self.hole = offset;
         self.cut(self.entries.len());
         (self.floor, self.top, self.is_new) = (self.floor.max(offset), self.top.max(offset), true);
     }

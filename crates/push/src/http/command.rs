@@ -8,6 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::http::answer::{Failure, JSON_TYPE, Problem, body_or};
+use crate::http::poll::CROWDED;
 use crate::http::{origin, query};
 use crate::hub::Hub;
 use crate::session::info::PollError;
@@ -55,9 +56,11 @@ async fn perform(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<Value, Fa
             let message = "another node may have the session, and does not answer: nobody knows what was carried out";
             return Err(Problem::new(503, "nodes-unreached", message).into());
         }
-        Err(PollError::Gone | PollError::Batch(_)) => {
-            let message = "the answers of the session's node do not fit into a message of NATS";
-            return Err(Problem::new(503, "nodes-unreached", message).into());
+        Err(PollError::Crowded) => return Err(Problem::busy(CROWDED).into()),
+        Err(PollError::TooLarge | PollError::Gone | PollError::Batch(_)) => {
+            let message = "the session is on another node, which has carried out the commands, and its answers do not \
+                 fit into a message of NATS (its max_payload)";
+            return Err(Problem::new(503, "answer-too-large", message).into());
         }
         Err(PollError::Unknown) => {
             let message = "no session has this key and token: connect again";

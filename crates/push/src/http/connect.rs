@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
 use oroshi_server::{Error, Exchange};
@@ -211,11 +211,10 @@ async fn open<'h>(
     }
     let has_first = first_message.is_some();
     let user = who.user.clone();
-    for (channel, since) in wish.channels.iter().filter(|_| speaks) {
-        if who.may(hub.plan(), Right::Subscribe, channel) {
-            hub.prepare(channel, *since).await;
-        }
-    }
+    // All at once, so that many channels take no longer than one.
+    let permitted =
+        wish.channels.iter().filter(|(channel, _)| speaks && who.may(hub.plan(), Right::Subscribe, channel));
+    join_all(permitted.map(|(channel, since)| hub.prepare(channel, *since))).await;
     let channels = speaks.then(|| Channels::new(who));
     let identity_json = identity.map(|identity| identity.to_json(unix_time()));
     let first_messages = first_messages(hub, framing, first_message, channels.as_ref(), identity_json, id);

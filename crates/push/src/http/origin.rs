@@ -88,6 +88,8 @@ pub(crate) fn fields<'b>(
     let fields = origin.map(|origin| {
         [
             Some(("Access-Control-Allow-Origin", origin)),
+            // A page that polls asks again after it.
+            Some(("Access-Control-Expose-Headers", &b"Retry-After"[..])),
             credentials.then_some(("Access-Control-Allow-Credentials", &b"true"[..])),
             Some(("Vary", &b"Origin"[..])),
         ]

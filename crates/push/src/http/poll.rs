@@ -14,6 +14,9 @@ use crate::identity::unix_time;
 use crate::plan::Origins;
 use crate::session::info::PollError;
 
+/// What the client of a request learns that would have to wait for other nodes with too many others.
+pub(super) const CROWDED: &str = "too many requests wait for other nodes: ask again in a second";
+
 /// Answers the request that opened a polling session, with what the client needs to poll.
 pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Opened<'_>) -> Result<(), Error> {
     let Some(key) = opened.key() else { return Ok(()) };
@@ -53,6 +56,12 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Err(PollError::Unreached) => {
             let message = "another node may have the session, and does not answer: poll again in a second";
             Problem::new(503, "nodes-unreached", message).field("Retry-After", "1")
+        }
+        Err(PollError::Crowded) => Problem::busy(CROWDED),
+        Err(PollError::TooLarge) => {
+            let message = "the session is on another node, and the messages that wait for it do not fit into one of \
+                 NATS (its max_payload): poll that node";
+            Problem::new(503, "answer-too-large", message)
         }
         Err(PollError::Gone) => Problem::new(410, "ended", "the session has ended: connect again"),
         Err(PollError::Batch(next)) => {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -72,7 +73,11 @@ impl Hub {
             Some(rule) => {
                 let name: Arc<str> = channel.into();
                 self.node.histories.recover(&name, rule, since, self.node.now_ms(), |recovery| {
-                    subscribe(Some(recovery.place)).then(|| self.fitting(session, recovery))
+                    subscribe(Some(recovery.place)).then(|| {
+                        // This one is the last.
+                        session.channels(|channels| channels.subscriptions.last_mut().map(|one| one.is_counted = true));
+                        self.fitting(session, recovery)
+                    })
                 })?
             }
             None => subscribe(None).then(|| Subscribed { recovered: since.map(|_| false), ..Subscribed::default() })?,
@@ -116,7 +121,7 @@ impl Hub {
             self.patterns.unsubscribe(subscription);
         } else {
             self.groups.unsubscribe(subscription);
-            if let Some(rule) = self.history_rule(&subscription.group.name) {
+            if let Some(rule) = self.history_rule(&subscription.group.name).filter(|_| subscription.is_counted) {
                 self.node.histories.leave(&subscription.group.name, rule, self.node.now_ms());
             }
         }
@@ -182,18 +187,15 @@ impl Hub {
     /// Stores a publish in JetStream for each channel whose history is there. Returns the sequence numbers.
     pub(super) async fn store(&self, publish: &Publish) -> Result<Vec<u64>, StoreError> {
         let Some(link) = &self.node.link else { return Ok(Vec::new()) };
-        let mut asked = Vec::new();
         let groups = &publish.to.groups;
-        for (at, channel) in groups.iter().enumerate() {
-            if self.is_stored(channel) && !groups[..at].contains(channel) {
-                asked.push(link.store(channel, publish)?);
-            }
+        let channels = groups.iter().enumerate().filter(|(at, channel)| !groups[..*at].contains(channel));
+        let channels: Vec<&str> = channels.map(|(_, channel)| &**channel).filter(|of| self.is_stored(of)).collect();
+        if channels.is_empty() {
+            return Ok(Vec::new());
         }
-        let mut stored = Vec::with_capacity(asked.len());
-        for one in asked {
-            stored.push(one.await.unwrap_or(Err(StoreError::Unconfirmed))?);
-        }
-        Ok(stored)
+        let asked = link.store(&channels, publish)?;
+        let stored = join_all(asked).await.into_iter().map(|one| one.unwrap_or(Err(StoreError::Unconfirmed)));
+        all_stored(stored.collect())
     }
 
     /// Returns whether the history of a channel is in JetStream.
@@ -310,5 +312,37 @@ impl Hub {
 
     fn count_subscriptions(&self, more: isize) {
         self.subscriptions.set(self.subscriptions.get().saturating_add_signed(more));
+    }
+}
+
+/// Returns the sequence numbers of a publish to several channels, or what its publisher learns.
+///
+/// Only if no channel has the message, the publisher may take it for not published.
+fn all_stored(stored: Vec<Result<u64, StoreError>>) -> Result<Vec<u64>, StoreError> {
+    let certain = stored.iter().filter(|one| one.is_err() && **one != Err(StoreError::Unconfirmed)).count();
+    if certain > 0 && certain < stored.len() {
+        return Err(StoreError::Unconfirmed);
+    }
+    stored.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A publisher that was told that nothing is stored would publish again, and some subscribers would get it twice.
+    #[test]
+    fn a_publish_that_some_channels_have_is_not_called_unpublished() {
+        let (unreached, unconfirmed) = (Err(StoreError::Unreached), Err(StoreError::Unconfirmed));
+        for (stored, expected) in [
+            (vec![Ok(3), Ok(4)], Ok(vec![3, 4])),
+            (vec![unreached.clone(), unreached.clone()], Err(StoreError::Unreached)),
+            (vec![Ok(3), unreached.clone()], Err(StoreError::Unconfirmed)),
+            (vec![unreached.clone(), Ok(3)], Err(StoreError::Unconfirmed)),
+            (vec![unreached, unconfirmed.clone()], Err(StoreError::Unconfirmed)),
+            (vec![unconfirmed, Ok(3)], Err(StoreError::Unconfirmed)),
+        ] {
+            assert_eq!(all_stored(stored.clone()), expected, "{stored:?}");
+        }
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct Subscription {
     pub(crate) is_pattern: bool,
     /// Whether the backend made it, whatever rights the client has.
     pub(crate) by_backend: bool,
+    /// Whether the channel's history counts it as a subscriber. It does not before JetStream was reached.
+    pub(crate) is_counted: bool,
 }
 
 impl Channels {

@@ -148,7 +148,9 @@ impl Groups {
                 return false;
             }
             let at = group.subscribers();
-            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern, by_backend: false });
+            let (by_backend, is_counted) = (false, false);
+            let group = Rc::clone(&group);
+            channels.subscriptions.push(Subscription { group, at, is_pattern, by_backend, is_counted });
             true
         });
         if is_new != Some(true) {

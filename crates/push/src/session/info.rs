@@ -31,10 +31,14 @@ pub(crate) enum Closed {
 pub(crate) enum PollError {
     /// The session does not exist, or the token is wrong. The client does not learn which.
     Unknown,
-    /// The session has ended, or another node has it and its messages do not fit into one of NATS.
+    /// The session has ended.
     Gone,
     /// The client asked for the wrong batch; this one is next.
     Batch(u64),
     /// Another node may have the session, and did not answer.
     Unreached,
+    /// Another node has the session, and its answer does not fit into a message of NATS.
+    TooLarge,
+    /// Too many requests wait for the answers of other nodes.
+    Crowded,
 }

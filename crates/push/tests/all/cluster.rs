@@ -307,6 +307,7 @@ fn polls_and_commands_reach_a_session_from_any_node() {
     let Some(nats) = Nats::start("polls_and_commands_reach_a_session_from_any_node", &[]) else { return };
     let open = |plan: &mut Plan| {
         plan.limits.poll_wait = Duration::from_millis(300);
+        plan.limits.session_queue_bytes = 4 << 20;
         let anyone = Access::Anyone;
         plan.groups = vec![GroupRule { pattern: "*".into(), subscribe: anyone, ..GroupRule::default() }];
     };
@@ -314,8 +315,10 @@ fn polls_and_commands_reach_a_session_from_any_node() {
     hubs.iter().for_each(|hub| knows(hub, 1));
     let first = hubs[0].request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"").json();
     let [key, token] = ["session", "token"].map(|name| first[name].as_str().unwrap());
-    let poll =
-        |after: u64| hubs[1].request("GET", &format!("/poll?session={key}&token={token}&after={after}"), &[], b"");
+    let poll_at = |hub: &Hub, after: u64| {
+        hub.request("GET", &format!("/poll?session={key}&token={token}&after={after}"), &[], b"")
+    };
+    let poll = |after| poll_at(&hubs[1], after);
     let command = |token: &str, command: &Value| {
         let target = format!("/command?session={key}&token={token}");
         hubs[1].request("POST", &target, &[], command.to_string().as_bytes())
@@ -329,10 +332,16 @@ fn polls_and_commands_reach_a_session_from_any_node() {
     assert_eq!(poll(0).json(), batch, "again");
     assert_eq!(poll(1).json(), json!({ "messages": [], "next": 1 }), "nothing has come");
     assert_eq!((poll(7).status, poll(7).json()["next"].clone()), (409, json!(1)));
-    // The answer is larger than a message of NATS may be: the client learns that it must connect again.
+    // The answer is larger than a message of NATS may be. The session lives on, and its own node has the answer.
     let large = "x".repeat(600_000);
     (0..2).for_each(|_| drop(hubs[0].publish(json!({ "groups": ["c"], "text": large, "wait": "queued" }))));
-    assert_eq!(poll(1).status, 410);
+    let refused = poll(1);
+    assert_eq!((refused.status, &refused.json()["error"]), (503, &json!("answer-too-large")));
+    assert_eq!(refused.field("Retry-After"), None, "it would be the same again");
+    let batch = poll_at(&hubs[0], 1).json();
+    let lengths: Vec<usize> =
+        batch["messages"].as_array().unwrap().iter().map(|one| one["text"].as_str().unwrap().len()).collect();
+    assert_eq!((lengths, &batch["next"]), (vec![600_000; 2], &json!(2)), "nothing is lost");
     // A wrong token is as good as none, and so is a session that nobody has.
     assert_eq!(command("wrong", &subscribe).status, 404);
     let unknown = hubs[1].request("GET", "/poll?session=nobody&token=x&after=0", &[], b"");

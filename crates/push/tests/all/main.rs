@@ -27,4 +27,5 @@ mod slow;
 mod storm;
 mod stream;
 mod stream_faults;
+mod stream_lost;
 mod tokens;

@@ -514,13 +514,13 @@ fn without_a_backend(api: &Description) {
     api.check("GET", "/connect", &answer);
 }
 
-/// A NATS that is not there, and should have the histories.
+/// A NATS that takes connections and says nothing, and should have the histories.
 fn without_nats(api: &Description) {
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let hub = Hub::start(|plan: &mut Plan| {
         channels(plan);
         plan.groups.iter_mut().for_each(|rule| rule.keeps = Some(HistoryRule::default()));
-        let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
+        let (nats, name) = (Secret::new(format!("nats://{}", silent.local_addr().unwrap())), "test".into());
         let receipt_timeout = std::time::Duration::from_secs(1);
         plan.cluster = Some(Cluster { nats, name, receipt_timeout, history: Some(StreamSettings::default()) });
     });
@@ -540,9 +540,9 @@ fn without_nats(api: &Description) {
 
 #[test]
 fn a_node_of_a_cluster_says_how_its_link_is() {
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let hub = Hub::start(|plan| {
-        let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
+        let (nats, name) = (Secret::new(format!("nats://{}", silent.local_addr().unwrap())), "test".into());
         let receipt_timeout = std::time::Duration::from_secs(1);
         plan.cluster = Some(Cluster { nats, name, receipt_timeout, history: None });
     });

@@ -76,7 +76,7 @@ impl Hub {
     pub fn publish(&self, envelope: serde_json::Value) -> serde_json::Value {
         let json = [("Content-Type", "application/json")];
         let answer = self.request("POST", "/publish", &json, envelope.to_string().as_bytes());
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.status, 200, "{} {}", answer.text(), self.status()["cluster"]);
         answer.json()
     }
 

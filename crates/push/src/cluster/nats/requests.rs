@@ -60,8 +60,8 @@ impl Worker {
             let encode = |body: Body| body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
             let mut frame = encode(body);
             if frame.len() > shared.max_payload.load(Ordering::Relaxed) {
-                // Only messages and answers of a session can be so large. Its client connects again.
-                frame = encode(Body::Reply(Reply::Polled(Err(PollError::Gone))));
+                // Only messages and answers of a session can be so large.
+                frame = encode(Body::Reply(Reply::Polled(Err(PollError::TooLarge))));
             }
             // If the NATS thread has ended, there is no link.
             let _ = commands.send(Command::Reply { to: head.sender, frame });
@@ -101,9 +101,12 @@ impl Worker {
 
     /// Tells the sessions of all threads that they may have missed messages.
     pub(in crate::cluster) fn report(&self, missed: Missed) {
-        self.shared.trouble(
-            "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
-        );
+        let lost = if missed.stream {
+            "the stream in JetStream lost messages before this node had them, or is another one"
+        } else {
+            "publishes of other nodes were lost"
+        };
+        self.shared.trouble(format!("{lost}: the hub tells the sessions that may have missed them"));
         // No recovery from before may be taken for whole.
         let histories = &self.node.histories;
         if missed.any_group {

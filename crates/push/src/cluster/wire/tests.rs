@@ -72,7 +72,8 @@ fn every_kind() -> Vec<Body> {
         Reply::GroupSize(u64::MAX),
         Reply::Members(2, vec![Member { client: 1, user: None }, Member { client: u64::MAX, user: Some("u".into()) }]),
     ];
-    let polled = [Err(PollError::Unknown), Err(PollError::Gone), Err(PollError::Batch(300)), Err(PollError::Unreached)];
+    use PollError::{Batch, Gone, TooLarge, Unknown, Unreached};
+    let polled = [Unknown, Gone, Batch(300), Unreached, TooLarge].map(Err);
     let further = [Reply::Polled(Ok("{}".into())), Reply::Answers(None), Reply::Answers(Some("[]".into()))];
     let replies = replies.into_iter().chain(polled.map(Reply::Polled)).chain(further);
     let beats = [vec![], vec![Echo { node: u64::MAX, sent_ms: 5, heard_ms: MOST_MS }]];

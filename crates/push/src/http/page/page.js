@@ -11,6 +11,8 @@ let token = sessionStorage.getItem('oroshi-push-token')
 let before = null
 let rates = []
 let timer = null
+// The number of the last update. The answers of an older one may come later, and are discarded.
+let updates = 0
 
 async function ask(path) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {}
@@ -22,11 +24,13 @@ async function ask(path) {
 
 class Unauthorized extends Error {}
 
-async function update() {
+async function refresh() {
   clearTimeout(timer)
+  const number = ++updates
   try {
     const query = new URLSearchParams({ prefix: get('prefix').value, limit: '20' })
     const [status, slow, groups] = await Promise.all([ask('/status'), ask('/slow'), ask(`/groups?${query}`)])
+    if (number !== updates) return
     get('login').hidden = true
     get('main').hidden = false
     show(status, performance.now())
@@ -34,6 +38,7 @@ async function update() {
     rows('groups', groups.groups, 3, (of) => [of.group, whole.format(of.sessions), whole.format(of.subscribers)])
     get('more').textContent = groups.next === undefined ? '' : 'There are more: type the beginning of a name.'
   } catch (error) {
+    if (number !== updates) return
     before = null
     get('state').className = 'state bad'
     if (error instanceof Unauthorized) {
@@ -46,7 +51,7 @@ async function update() {
     }
     get('state').textContent = 'no answer'
   }
-  if (!document.hidden) timer = setTimeout(update, EVERY)
+  if (!document.hidden) timer = setTimeout(refresh, EVERY)
 }
 
 function show(status, now) {
@@ -137,8 +142,8 @@ get('login').addEventListener('submit', (event) => {
   token = get('token').value.trim()
   get('token').value = ''
   sessionStorage.setItem('oroshi-push-token', token)
-  update()
+  refresh()
 })
-get('prefix').addEventListener('input', update)
-document.addEventListener('visibilitychange', () => { if (!document.hidden) update() })
-update()
+get('prefix').addEventListener('input', refresh)
+document.addEventListener('visibilitychange', () => { if (!document.hidden) refresh() })
+refresh()
