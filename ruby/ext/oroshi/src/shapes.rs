@@ -235,8 +235,8 @@ struct Entry {
 
 impl Table {
     fn find() -> Option<Self> {
-        // The second also takes the write barrier from the Hash. Each minor collection then visits all environments
-        // that the application keeps.
+        // The second, for Ruby 3.3 and newer, also takes the write barrier from the Hash. Each minor collection then
+        // visits all environments that the application keeps.
         let of = rb::symbol(c"rb_hash_tbl_raw").or_else(|| rb::symbol(c"rb_hash_tbl"))?;
         let remember = rb::symbol(c"rb_gc_writebarrier_remember")?;
         // SAFETY: these names have had these types since Ruby 2.7.
