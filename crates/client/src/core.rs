@@ -10,7 +10,9 @@ use std::time::Duration;
 use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, after, sweep_pause};
 use oroshi_multiplex as multiplex;
 use oroshi_net::tls::TlsConfigError;
-use oroshi_net::{Address, ClientTls, ClientTlsOptions, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns};
+use oroshi_net::{
+    Address, ClientTls, ClientTlsOptions, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns,
+};
 
 use crate::pool::{HostId, Key, Pool, Shared};
 use crate::settings::{Builder, Http2};

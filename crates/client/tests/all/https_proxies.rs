@@ -31,7 +31,7 @@ fn tinyproxy_behind_nginx_with_a_password() {
         }} }}",
         proxy.address
     );
-    let Some(nginx) = (Setup { main: &stream, ..Setup::default() }.start(test)) else { return };
+    let Some(nginx) = Setup { main: &stream, ..Setup::default() }.start(test) else { return };
     // Another authority than that of the proxy.
     let identity = Identity::new();
     let (plain, secure) = (server(None, keeping()), server(Some(both_versions(&identity)), keeping()));
@@ -39,8 +39,9 @@ fn tinyproxy_behind_nginx_with_a_password() {
     block_on(async {
         let with = |user| through(user, nginx.tls).tls(identity.trusted()).proxy_tls(nginx.identity.trusted());
         let client = with("me:p%61ss@").build_local().unwrap();
-        for _ in 0..2 {
-            let seen = text(client.post(plain.url("/a?b")).body("hello")).await;
+        // tinyproxy closes the connections of plain requests without notice: the second request may be sent again.
+        for request in [client.post(plain.url("/a?b")).body("hello"), client.get(plain.url("/a?b"))] {
+            let seen = text(request).await;
             assert!(seen.starts_with("1.1 /a?b\n") && seen.contains("tinyproxy"), "{seen}");
             assert!(!seen.to_lowercase().contains("proxy-authorization"), "it is the proxy's: {seen}");
             let seen = text(client.get(&*url)).await;
@@ -128,10 +129,9 @@ fn large_bodies_go_both_ways_within_two_layers_of_tls() {
     let identity = Identity::new();
     let body: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
     for tls in [identity.server(), both_versions(&identity)] {
-        let server =
-            Running::start_at("127.0.0.1:0", Some(tls), keeping(), async |exchange: &mut Exchange<'_>| {
-                echo(exchange).await
-            });
+        let server = Running::start_at("127.0.0.1:0", Some(tls), keeping(), async |exchange: &mut Exchange<'_>| {
+            echo(exchange).await
+        });
         let outer = Identity::new();
         let proxy = proxy(&outer, Then::Connect(server.tcp()));
         block_on(async {
@@ -158,7 +158,8 @@ fn failure(client: Builder, url: &str) -> Error {
 fn a_proxy_without_a_valid_certificate_gets_no_request() {
     let (identity, other) = (Identity::new(), Identity::new());
     let proxy = proxy(&identity, Then::Answer(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
-    let says = format!("no connection through the proxy https://{}: the TLS handshake with the proxy failed", proxy.address);
+    let says =
+        format!("no connection through the proxy https://{}: the TLS handshake with the proxy failed", proxy.address);
     let insecure = || ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
     for url in ["http://server.invalid/", "https://server.invalid/"] {
         for client in [
@@ -187,9 +188,10 @@ fn a_proxy_without_a_valid_certificate_gets_no_request() {
         }
     });
     // The certificate is for other names.
-    let elsewhere = Running::start_at("127.0.0.2:0", Some(identity.server()), keeping(), async |exchange: &mut Exchange<'_>| {
-        echo(exchange).await
-    });
+    let elsewhere =
+        Running::start_at("127.0.0.2:0", Some(identity.server()), keeping(), async |exchange: &mut Exchange<'_>| {
+            echo(exchange).await
+        });
     let error = failure(through("", elsewhere.tcp()).proxy_tls(identity.trusted()), "http://server.invalid/");
     assert_eq!(error.name(), "proxy-tls", "{}", told(&error));
     elsewhere.stop();
@@ -259,12 +261,12 @@ fn hostile_proxies_end_in_errors() {
 
 #[test]
 fn a_proxy_that_is_silent_in_its_handshake_has_as_long_as_a_connect() {
-    let peer = Peer::start(|mut peer, _| drop(peer.rest()));
+    let (identity, peer) = (Identity::new(), Peer::start(|mut peer, _| drop(peer.rest())));
     let deadlines = oroshi_client::Deadlines { connect: SHORT, ..patient() };
     for url in ["http://server.invalid/", "https://server.invalid/"] {
         block_on(async {
             let client = through("", peer.address).deadlines(deadlines);
-            let client = client.proxy_tls(Identity::new().trusted()).build_local().unwrap();
+            let client = client.proxy_tls(identity.trusted()).build_local().unwrap();
             let error = client.get(url).send().await.unwrap_err();
             assert_eq!(error.name(), "connect-timeout");
             assert_eq!(client.counts().open, 0);
@@ -276,11 +278,13 @@ fn a_proxy_that_is_silent_in_its_handshake_has_as_long_as_a_connect() {
 #[test]
 fn unusable_files_for_the_proxy_are_named() {
     let peer = Peer::start(|mut peer, _| drop(peer.rest()));
-    let options = ClientTlsOptions {
-        roots: Roots::Only(vec!["/nonexistent/ca.pem".into()]),
-        ..ClientTlsOptions::default()
-    };
+    let options =
+        ClientTlsOptions { roots: Roots::Only(vec!["/nonexistent/ca.pem".into()]), ..ClientTlsOptions::default() };
     let error = failure(through("", peer.address).proxy_tls(options), "http://server.invalid/");
     assert_eq!((error.name(), error.phase()), ("tls-setup", Phase::Connect));
-    assert!(told(&error).contains("the proxy https://") && told(&error).contains("/nonexistent/ca.pem"), "{}", told(&error));
+    assert!(
+        told(&error).contains("the proxy https://") && told(&error).contains("/nonexistent/ca.pem"),
+        "{}",
+        told(&error)
+    );
 }
