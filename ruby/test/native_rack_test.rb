@@ -120,7 +120,7 @@ class NativeRackTest < Minitest::Test
     end
     client = server.connect
     leave_out("the write barrier of environments", "this Ruby exports no rb_hash_tbl_raw") unless exports?("rb_hash_tbl_raw")
-    3.times { assert_includes client.send(request("/", "X-A: 1\r\n")).answer.body, '"wb_protected":true' }
+    3.times { assert_match(/wb_protected\W+true/, client.send(request("/", "X-A: 1\r\n")).answer.body) }
   end
 
   def exports?(name)
