@@ -69,6 +69,78 @@ class ClientTlsTest < ClientSupport::Test
     assert_equal "/path", client(verify: false).get(url(server)).body
   end
 
+  # A proxy that answers itself, and says what it was asked for.
+  def tls_proxy
+    tls_server { |request| request.answer("#{request.method} #{request.target} #{request.headers["proxy-authorization"]}") }
+  end
+
+  def test_a_proxy_behind_tls
+    proxy = tls_proxy
+    at = "https://me:pass@127.0.0.1:#{proxy.port}"
+    said = "GET http://server.invalid/a Basic #{["me:pass"].pack("m0")}"
+    [{ proxy_ca_files: @ca }, { proxy_ca_files: [@ca], system_roots: false }, { proxy_verify: false }].each do |options|
+      assert_equal said, client(proxy: at, **options).get("http://server.invalid/a").body, options
+    end
+    other = file("other.pem", certificate("a stranger", @authority_key, "basicConstraints" => "critical,CA:TRUE").to_pem)
+    before = proxy.requests.size
+    [{ proxy_ca_files: other }, { ca_files: @ca, proxy_ca_files: other }, { verify: false, proxy_ca_files: other }].each do |options|
+      %w[http https].each do |scheme|
+        error = assert_raises(Oroshi::Client::ConnectError, options.inspect) { client(proxy: at, **options).get("#{scheme}://server.invalid/") }
+        assert_equal ["proxy-tls", :connect, true], [error.name, error.phase, error.retry_safe?]
+        assert_match(%r{the proxy https://127\.0\.0\.1:#{proxy.port}}, error.message)
+        refute_match(/pass/, error.message)
+      end
+    end
+    assert_equal before, proxy.requests.size
+  end
+
+  def test_the_environment_names_a_proxy_behind_tls
+    proxy = tls_proxy
+    ask = 'require "oroshi/client"; print Oroshi::Client.new(proxy_ca_files: ARGV[0]).get("http://server.invalid/").body'
+    clean = %w[https_proxy all_proxy no_proxy ALL_PROXY NO_PROXY].to_h { |name| [name, nil] }
+    said = start(*Support::RUBY, "-e", ask, @ca, env: { **clean, "http_proxy" => "https://127.0.0.1:#{proxy.port}" }).tap(&:wait).said
+    assert_equal "GET http://server.invalid/ ", said
+  end
+
+  # TLS within TLS.
+  def test_a_tunnel_behind_tls
+    body = Random.bytes(500_000)
+    server = tls_server("DNS:localhost") { |request| request.answer(request.body.reverse) }
+    asked = Queue.new
+    proxy = tls_server do |request|
+      asked << [request.method, request.target, request.headers["proxy-authorization"]]
+      carry(request.socket, server.port)
+    end
+    client = client(proxy: "https://me:pass@127.0.0.1:#{proxy.port}", proxy_ca_files: @ca, ca_files: @ca)
+    2.times { assert_equal body.reverse, client.post("https://localhost:#{server.port}/", body: body).body }
+    assert_equal ["CONNECT", "localhost:#{server.port}", "Basic #{["me:pass"].pack("m0")}"], asked.pop
+    assert_empty asked, "the tunnel is kept"
+    # Who is trusted as a proxy is not trusted as a server.
+    wrong = client(proxy: "https://127.0.0.1:#{proxy.port}", proxy_ca_files: @ca)
+    assert_equal [:tls, "tls"], assert_raises(Oroshi::Client::TlsError) { wrong.get("https://localhost:#{server.port}/") }.then { |it| [it.phase, it.name] }
+  end
+
+  def carry(client, port)
+    client.write("HTTP/1.1 200 Connected\r\n\r\n")
+    server = TCPSocket.new("127.0.0.1", port)
+    back = Thread.new do
+      IO.copy_stream(server, client)
+    rescue SystemCallError, IOError, OpenSSL::SSL::SSLError
+      nil # the client has gone
+    end
+    IO.copy_stream(client, server)
+  ensure
+    back&.kill
+    server&.close
+  end
+
+  def test_mistakes_of_proxies_files
+    error = assert_raises(ArgumentError) { client(proxy_ca_files: "/nonexistent") }
+    assert_match(/\Aproxy_ca_files: .*nonexistent/, error.message)
+    error = assert_raises(ArgumentError) { client(proxy_ca_files: file("none.pem", "nothing")) }
+    assert_match(/\Aproxy_ca_files: expected PEM files/, error.message)
+  end
+
   def test_strangers_are_not_trusted
     server = tls_server
     other = file("other.pem", certificate("a stranger", @authority_key, "basicConstraints" => "critical,CA:TRUE").to_pem)

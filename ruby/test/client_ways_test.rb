@@ -137,8 +137,8 @@ class ClientWaysTest < ClientSupport::Test
     assert_equal "Oroshi::Client::DnsError", run.call({ "http_proxy" => url }, "{ proxy: false }")
     assert_equal "Oroshi::Client::DnsError", run.call({ "HTTP_PROXY" => url })
     # Only requests that would go through it fail.
-    assert_equal "Oroshi::Client::ConnectError", run.call({ "http_proxy" => "https://me:secret@h" })
-    assert_equal "Oroshi::Client::DnsError", run.call({ "https_proxy" => "https://me:secret@h" })
+    assert_equal "Oroshi::Client::ConnectError", run.call({ "http_proxy" => "socks4://me:secret@h" })
+    assert_equal "Oroshi::Client::DnsError", run.call({ "https_proxy" => "socks4://me:secret@h" })
   end
 
   def test_a_proxy_that_refuses
@@ -151,7 +151,7 @@ class ClientWaysTest < ClientSupport::Test
   end
 
   def test_mistakes_of_proxies
-    { "https://me:secret@h" => /no proxy that this client uses/, "socks5://:secret@h" => /user and password/, "http://me:secret@" => /host and port/, "me:secret" => /host and port/,
+    { "socks4://me:secret@h" => /no proxy that this client uses/, "https://me:secret@" => /host and port/, "socks5://:secret@h" => /user and password/, "http://me:secret@" => /host and port/, "me:secret" => /host and port/,
       7 => /expected the URL of a proxy/, "" => /expected the URL of a proxy/ }.each do |wrong, why|
       error = assert_raises(ArgumentError, wrong.inspect) { client(proxy: wrong) }
       assert_match(/\Aproxy: /, error.message)

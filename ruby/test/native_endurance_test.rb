@@ -43,6 +43,29 @@ class NativeEnduranceTest < Minitest::Test
     end
   end
 
+  # New shapes, known ones and fields without a shape, while everything dies and moves that the collector may move.
+  def test_shapes_under_gc_stress_and_compaction
+    leave_out("shapes under compaction", "this Ruby cannot compact") unless GC.respond_to?(:auto_compact=)
+    kept = []
+    server = serve(lint: false) do |env|
+      GC.stress = false
+      kept << env
+      seen = kept.map { |one| one.select { |key, _| key.start_with?("HTTP_X") } }
+      GC.auto_compact = true
+      GC.stress = true
+      [200, {}, [seen.inspect]]
+    end
+    client = server.connect
+    expected = []
+    long = ->(text) { text * 30 }
+    [%w[X-A X-B], %w[X-A X-B], %w[X-A X-B], %w[X-C], %w[X-C], %w[X-D X-A X-D], %w[X-D X-A X-D], %w[X-A X-B], []].each_with_index do |names, number|
+      fields = names.map { |name| "#{name}: #{long[number.to_s]}\r\n" }.join
+      expected << names.group_by(&:itself).to_h { |name, all| ["HTTP_#{name.tr("-", "_")}", all.map { long[number.to_s] }.join(", ")] }
+      assert_equal expected.inspect, client.send(request("/", fields)).answer.body
+    end
+    assert_equal ":stopped", server.stop
+  end
+
   # Objects may move too.
   def test_templates_under_compaction
     leave_out("environments under compaction", "this Ruby cannot compact") unless GC.respond_to?(:compact)

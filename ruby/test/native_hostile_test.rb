@@ -97,6 +97,33 @@ class NativeHostileTest < Minitest::Test
     end
   end
 
+  # Once the server had all the connections that it may, it made room before it looked whether a client waited: it closed
+  # the one that had just come, whose request was on the way.
+  def test_new_clients_have_time_to_ask_while_all_connections_are_in_use
+    few = ->(_worker) { Process.setrlimit(Process::RLIMIT_NOFILE, Dir.children("/proc/self/fd").size + 80) }
+    server = serve({}, lint: false, in_child: few, &HELLO)
+    sockets = lambda do
+      Dir["/proc/#{server.pid}/fd/*"].count { |path| File.readlink(path).start_with?("socket:") rescue false } # rubocop:disable Style/RescueModifier
+    end
+    # Each of these could wait for its next request.
+    kept = Array.new(100) { server.connect.tap { |client| assert_equal 200, client.send(request).answer.status } }
+    open = -> { kept.reject { |client| client.socket.wait_readable(0) } }
+    assert_operator open.call.size, :<, 100, "the connections fit; the test has too few of them"
+    own = sockets.call - open.call.size
+    # More than are closed at a time, and each one alone fills the last place.
+    late = Array.new(10) do |number|
+      client = server.connect
+      server.wait_for("the connection to be accepted") { sockets.call - own == open.call.size + number + 1 }
+      client
+    end
+    assert_empty(late.select { |client| client.socket.wait_readable(0) }, "new connections were closed")
+    late.each { |client| assert_equal 200, client.send(request).answer.status }
+    # Nor does one close another while all places are in use and nobody comes.
+    count = open.call.size
+    3.times { assert_equal 200, late.last.send(request).answer.status }
+    assert_equal count, open.call.size
+  end
+
   def test_a_crowd_of_half_heads_takes_no_memory_beyond_the_limit
     server = serve({ buffer_bytes: 2 << 20 }, &HELLO)
     server.get

@@ -76,6 +76,60 @@ class NativeRackTest < Minitest::Test
     assert_equal "0", client.send(request("/check", fields[1000])).answer.body
   end
 
+  # What the application does to an environment stays there: the next one, and those kept, have nothing of it.
+  def test_what_the_application_does_to_an_environment
+    deeds = {
+      "delete" => ->(env) { env.delete("HTTP_X_A") && env.delete("REQUEST_METHOD") },
+      "delete-all" => ->(env) { env.keys.each { |key| env.delete(key) } },
+      "clear" => lambda(&:clear),
+      "replace" => ->(env) { env.replace({ "HTTP_X_A" => "other" }) },
+      "rehash" => ->(env) { env.rehash && env.store("HTTP_X_NEW", "new") },
+      "shift" => ->(env) { 15.times { env.shift } },
+      "identity" => lambda(&:compare_by_identity),
+      "default" => ->(env) { env.default_proc = ->(hash, key) { hash[key] = "made" } },
+      "many" => ->(env) { 500.times { |number| env["app.#{number}"] = number } },
+      "values" => ->(env) { env.transform_values! { nil } },
+      "keys" => ->(env) { env.keys.each { |key| key.frozen? or key << "changed" } },
+      "freeze" => ->(env) { env.each_value { |value| value.freeze if value.is_a?(String) } && env.freeze },
+      "array" => ->(env) { env["rack.after_reply"] = nil },
+      "thread" => ->(env) { Thread.new { env.dup.merge!(env).delete_if { true } }.join }
+    }
+    copies = []
+    server = look({}, lint: false) do |env|
+      facts = env.values_at("REQUEST_METHOD", "QUERY_STRING", "HTTP_X_A", "HTTP_X_LONG", "rack.run_once", "HTTP_X_NEW", "app.7", "nothing")
+      copies << [env.dup, env.to_a]
+      deeds.fetch(env["PATH_INFO"].delete_prefix("/"), ->(_) {}).call(env)
+      facts + [copies.count { |copy, pairs| copy.to_a != pairs }, copies.last.first.keys.grep_v(/\Aoroshi/).size]
+    end
+    client = server.connect
+    size = nil
+    deeds.keys.each_cons(2).to_a.flatten.each_with_index do |deed, number|
+      fields = "X-A: #{number}\r\nX-Long: #{number}#{"x" * 40}\r\n"
+      client.send(request("/#{deed}?#{number}", fields))
+      answer = client.answer.body
+      size ||= answer[/\d+(?=\]\z)/].to_i
+      assert_equal ["GET", number.to_s, number.to_s, "#{number}#{"x" * 40}", false, nil, nil, nil, 0, size].inspect, answer, deed
+    end
+  end
+
+  # Each minor collection would visit them all, if they had lost their write barrier.
+  def test_environments_keep_their_write_barrier
+    server = look({}, lint: false) do |env|
+      require "objspace"
+      ObjectSpace.dump(env)[/"flags":\{[^}]*\}/]
+    end
+    client = server.connect
+    leave_out("the write barrier of environments", "this Ruby exports no rb_hash_tbl_raw") unless exports?("rb_hash_tbl_raw")
+    3.times { assert_match(/wb_protected\W+true/, client.send(request("/", "X-A: 1\r\n")).answer.body) }
+  end
+
+  def exports?(name)
+    require "fiddle"
+    !!Fiddle.dlopen(nil)[name]
+  rescue Fiddle::DLError
+    false
+  end
+
   def test_more_header_shapes_than_are_kept
     server = look { |env| env.select { |key, _| key.start_with?("HTTP_X_") } }
     client = server.connect

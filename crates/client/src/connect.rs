@@ -18,7 +18,7 @@ use crate::error::{Cause, Error};
 use crate::exchange::Exchange;
 use crate::eyeballs::{interleaved, race};
 use crate::pool::{Grant, Take};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, ProxyCause};
 use crate::settings::Http2;
 
 /// How long a client that ran out of descriptors keeps its cap lowered.
@@ -172,7 +172,8 @@ impl Exchange {
         self.enter(Phase::Connect);
         let core = Rc::clone(self.core());
         let is_http1 = endpoint.scheme == Scheme::Http && core.settings.http2 != Http2::PriorKnowledge;
-        let is_direct = core.settings.proxies.of(endpoint).is_none_or(|proxy| proxy.forwards());
+        let is_plain = |proxy: &Proxy| proxy.forwards() && proxy.tls_name().is_none();
+        let is_direct = core.settings.proxies.of(endpoint).is_none_or(|proxy| is_plain(proxy));
         let first = if is_http1 && is_direct { self.take_first() } else { Vec::new() };
         let connected = {
             let mut connecting = pin!(core.connector.connect_sending(&peer, None, &first));
@@ -238,12 +239,16 @@ impl Exchange {
         count(&self.core().counts.connects);
         self.stamps.connected = at;
         let core = Rc::clone(self.core());
-        if let Some(proxy) = core.settings.proxies.of(endpoint)
-            && core.settings.forwarding_proxy(endpoint).is_none()
-        {
+        if let Some(proxy) = core.settings.proxies.of(endpoint) {
             // Boxed, as are all rare steps.
-            stream = Box::pin(self.tunnel(proxy, endpoint, stream)).await?;
-            self.stamps.connected = monotonic_ns();
+            if let Some(host) = proxy.tls_name() {
+                stream = Box::pin(self.secure_proxy(proxy, host, stream)).await?;
+                self.stamps.connected = monotonic_ns();
+            }
+            if core.settings.forwarding_proxy(endpoint).is_none() {
+                stream = Box::pin(self.tunnel(proxy, endpoint, stream)).await?;
+                self.stamps.connected = monotonic_ns();
+            }
         }
         let stream = match endpoint.scheme {
             Scheme::Http => stream,
@@ -258,6 +263,17 @@ impl Exchange {
         };
         self.put_connection(Connection::new(stream, at, remote), is_http2);
         Ok(())
+    }
+
+    /// Begins TLS with a proxy, within the deadline of connecting.
+    async fn secure_proxy(&mut self, proxy: &Proxy, host: &str, stream: Stream) -> Result<Stream, Error> {
+        let tls = self.core().proxy_tls(host);
+        let tls = tls.map_err(|error| self.fail(Cause::Proxy(proxy.failed(ProxyCause::TlsSetup(error)))))?;
+        let stream = {
+            let mut shaking = pin!(tls.connect(stream));
+            poll_fn(|context| self.bounded(shaking.as_mut().poll(context), context)).await?
+        };
+        stream.map_err(|error| self.fail(Cause::Proxy(proxy.failed(ProxyCause::Tls(error)))))
     }
 
     /// Has a proxy connect to the server, within the deadline of connecting.

@@ -10,7 +10,9 @@ use std::time::Duration;
 use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, after, sweep_pause};
 use oroshi_multiplex as multiplex;
 use oroshi_net::tls::TlsConfigError;
-use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns};
+use oroshi_net::{
+    Address, ClientTls, ClientTlsOptions, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns,
+};
 
 use crate::pool::{HostId, Key, Pool, Shared};
 use crate::settings::{Builder, Http2};
@@ -110,6 +112,7 @@ pub(crate) struct Core {
     pub(crate) counts: Counters,
     deadlines: Deadlines,
     tls: RefCell<Option<ClientTls>>,
+    proxy_tls: RefCell<Option<ClientTls>>,
     /// The time of the next sweep of idle connections, which visits all of them.
     idle_at: Cell<u64>,
     idle_not_before: Cell<u64>,
@@ -187,6 +190,7 @@ impl Core {
             counts: Counters::default(),
             deadlines: Deadlines::default(),
             tls: RefCell::default(),
+            proxy_tls: RefCell::default(),
             idle_at: Cell::new(u64::MAX),
             idle_not_before: Cell::new(0),
         }
@@ -212,15 +216,12 @@ impl Core {
 
     /// Returns TLS settings for a host. The first call reads the machine's root certificates.
     pub(crate) fn tls(&self, host: &str) -> Result<ClientTls, TlsConfigError> {
-        let mut tls = self.tls.borrow_mut();
-        match &*tls {
-            Some(known) => known.with_host(host),
-            None => {
-                let made = ClientTls::new(&self.settings.tls, host)?;
-                *tls = Some(made.clone());
-                Ok(made)
-            }
-        }
+        tls_towards(host, &self.settings.tls, &self.tls)
+    }
+
+    /// Returns TLS settings for a proxy's host, likewise.
+    pub(crate) fn proxy_tls(&self, host: &str) -> Result<ClientTls, TlsConfigError> {
+        tls_towards(host, &self.settings.proxy_tls, &self.proxy_tls)
     }
 
     /// Registers a request until the guard is dropped.
@@ -258,6 +259,19 @@ impl HasDeadlines for Core {
         }
         let raise_at = self.pool.borrow_mut().raise(now).unwrap_or(u64::MAX);
         self.idle_at.get().min(raise_at)
+    }
+}
+
+/// Returns TLS settings for a host. `made`: those of the first one, whose files, roots and sessions all share.
+fn tls_towards(
+    host: &str,
+    options: &ClientTlsOptions,
+    made: &RefCell<Option<ClientTls>>,
+) -> Result<ClientTls, TlsConfigError> {
+    let mut made = made.borrow_mut();
+    match &*made {
+        Some(known) => known.with_host(host),
+        None => Ok(made.insert(ClientTls::new(options, host)?).clone()),
     }
 }
 

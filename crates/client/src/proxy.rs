@@ -1,8 +1,9 @@
 //! Proxies: which requests go through one, and how a connection to a server begins there.
 //!
 //! A plain request goes to an HTTP proxy in absolute form (RFC 9112, section 3.2.2). All others go through a tunnel: by
-//! CONNECT (RFC 9110, section 9.3.6) or by SOCKS 5 (RFC 1928, with passwords by RFC 1929). Every connection belongs to
-//! one origin, with or without a proxy, so the pool knows nothing of proxies.
+//! CONNECT (RFC 9110, section 9.3.6) or by SOCKS 5 (RFC 1928, with passwords by RFC 1929). To an HTTPS proxy the
+//! connection begins with TLS, within which all of this happens, TLS to the server too. Every connection belongs to one
+//! origin, with or without a proxy, so the pool knows nothing of proxies.
 //!
 //! SOCKS is written here: its client in the registry brings a second `thiserror` and the futures library for the sixty
 //! lines below.
@@ -19,6 +20,7 @@ use base64::prelude::BASE64_STANDARD;
 use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent};
 use oroshi_net::endpoint::percent_decoded;
 use oroshi_net::permit::{Permitted, Ports, RuleError};
+use oroshi_net::tls::{TlsConfigError, TlsError};
 use oroshi_net::{Address, ConnectError, Endpoint, Scheme, Stream};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -51,9 +53,10 @@ impl Proxies {
 
     /// Sends all requests through one proxy, but for [`except`](Self::except).
     ///
-    /// `url`: `http://host:port`, `socks5://host:port` (the client looks names up) or `socks5h://host:port` (the proxy
-    /// does), each with `user:password@` before the host if needed, percent-encoded. Without a scheme it is `http`. The
-    /// default ports are 80 and 1080.
+    /// `url`: `http://host:port`, `https://host:port` (TLS to the proxy: [`proxy_tls`](crate::Builder::proxy_tls)),
+    /// `socks5://host:port` (the client looks names up) or `socks5h://host:port` (the proxy does), each with
+    /// `user:password@` before the host if needed, percent-encoded. Without a scheme it is `http`. The default ports are
+    /// 80, 443 and 1080.
     ///
     /// # Errors
     /// The URL is no proxy's. The message shows no user and no password.
@@ -176,6 +179,8 @@ pub(crate) struct Proxy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Http,
+    /// HTTP over TLS.
+    Https,
     /// Whether the proxy looks names up.
     Socks {
         names: bool,
@@ -192,10 +197,11 @@ impl Proxy {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let kind = match &*scheme.to_ascii_lowercase() {
             "http" => Kind::Http,
+            "https" => Kind::Https,
             "socks5" => Kind::Socks { names: false },
             "socks5h" => Kind::Socks { names: true },
             // Whatever stands before `://` may be a part of a password.
-            other if matches!(other, "https" | "socks4" | "socks4a" | "socks") => {
+            other if matches!(other, "socks4" | "socks4a" | "socks") => {
                 return Err(ProxyUrlError::Scheme { scheme: other.to_owned() });
             }
             _ => return Err(ProxyUrlError::Scheme { scheme: "the URL's scheme".to_owned() }),
@@ -207,7 +213,11 @@ impl Proxy {
         };
         let host = host.split(['/', '?', '#']).next().unwrap_or_default();
         let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
-        let port = if matches!(kind, Kind::Socks { .. }) && !behind.contains(':') { ":1080" } else { "" };
+        let port = match kind {
+            Kind::Socks { .. } if !behind.contains(':') => ":1080",
+            Kind::Https if !behind.contains(':') => ":443",
+            _ => "",
+        };
         let endpoint: Endpoint = format!("http://{host}{port}/").parse().map_err(|_| ProxyUrlError::Address)?;
         if let (Kind::Socks { .. }, Some(user)) = (kind, &user)
             && (user.name.len().max(user.password.len()) > 255 || user.name.is_empty())
@@ -219,12 +229,25 @@ impl Proxy {
 
     /// Returns the error for a proxy that cannot be reached.
     pub(crate) fn unreachable(&self, error: ConnectError) -> ProxyError {
-        ProxyError { proxy: self.to_string(), cause: ProxyCause::Connect(error) }
+        self.failed(ProxyCause::Connect(error))
+    }
+
+    /// Returns the error for this cause.
+    pub(crate) fn failed(&self, cause: ProxyCause) -> ProxyError {
+        ProxyError { proxy: self.to_string(), cause }
+    }
+
+    /// Returns the name for TLS to the proxy; `None`: there is none.
+    pub(crate) fn tls_name(&self) -> Option<&str> {
+        match &self.address {
+            Address::Tcp { host, .. } if self.kind == Kind::Https => Some(host),
+            _ => None,
+        }
     }
 
     /// Whether a plain request goes to the proxy in absolute form. Otherwise the proxy opens a tunnel.
     pub(crate) fn forwards(&self) -> bool {
-        self.kind == Kind::Http
+        matches!(self.kind, Kind::Http | Kind::Https)
     }
 
     /// Whether the client has to look up the server's name for the proxy.
@@ -240,14 +263,14 @@ impl Proxy {
 
     /// Opens a tunnel to a server on a connection to the proxy.
     pub(crate) async fn open(&self, mut stream: Stream, host: &str, port: u16) -> Result<Stream, ProxyError> {
-        let failed = |cause| ProxyError { proxy: self.to_string(), cause };
         match self.kind {
-            Kind::Http => self.connect(&mut stream, host, port).await.map_err(failed)?,
+            Kind::Http | Kind::Https => self.connect(&mut stream, host, port).await,
             Kind::Socks { .. } => {
                 let user = self.user.as_ref().map(|user| (&*user.name, &*user.password));
-                socks::open(&mut stream, user, host, port).await.map_err(failed)?;
+                socks::open(&mut stream, user, host, port).await
             }
         }
+        .map_err(|cause| self.failed(cause))?;
         Ok(stream)
     }
 
@@ -259,6 +282,7 @@ impl Proxy {
         }
         head.push_str("\r\n");
         stream.write_all(head.as_bytes()).await?;
+        stream.flush().await?;
         let mut decoder = ResponseDecoder::default();
         decoder.expect(ExpectedResponse::Connect);
         for _ in 0..=INTERIM {
@@ -310,6 +334,7 @@ impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.kind {
             Kind::Http => "http",
+            Kind::Https => "https",
             Kind::Socks { names: false } => "socks5",
             Kind::Socks { names: true } => "socks5h",
         };
@@ -332,7 +357,7 @@ impl fmt::Debug for Proxy {
 #[non_exhaustive]
 pub enum ProxyUrlError {
     /// Use a proxy of a kind that this client knows.
-    #[error("{scheme} names no proxy that this client uses: expected http://, socks5:// or socks5h://")]
+    #[error("{scheme} names no proxy that this client uses: expected http://, https://, socks5:// or socks5h://")]
     Scheme {
         /// The URL's scheme, or these words.
         scheme: String,
@@ -376,7 +401,7 @@ impl ProxyError {
             ProxyCause::Refused { status } => *status == 407,
             ProxyCause::Socks(error) => !matches!(error, SocksError::Refused { .. }),
             ProxyCause::Connect(error) => matches!(error, ConnectError::NotPermitted { .. }),
-            ProxyCause::Answer(_) | ProxyCause::Environment(_) => true,
+            ProxyCause::Answer(_) | ProxyCause::Environment(_) | ProxyCause::Tls(_) | ProxyCause::TlsSetup(_) => true,
             ProxyCause::Io(_) => false,
         }
     }
@@ -387,6 +412,8 @@ impl ProxyError {
             ProxyCause::Connect(error) => error.name(),
             ProxyCause::Refused { status: 407 } | ProxyCause::Socks(SocksError::User) => "proxy-auth",
             ProxyCause::Refused { .. } | ProxyCause::Socks(SocksError::Refused { .. }) => "proxy-refused",
+            ProxyCause::Tls(_) => "proxy-tls",
+            ProxyCause::TlsSetup(_) => "tls-setup",
             _ => "proxy",
         }
     }
@@ -411,6 +438,13 @@ pub enum ProxyCause {
     /// The proxy itself could not be reached: the error says why.
     #[error(transparent)]
     Connect(ConnectError),
+    /// TLS with the proxy could not be set up: the error says what to do.
+    #[error(transparent)]
+    TlsSetup(TlsConfigError),
+    /// The handshake with the proxy failed. If its certificate is not accepted, set its CA with
+    /// [`Builder::proxy_tls`](crate::Builder::proxy_tls).
+    #[error("the TLS handshake with the proxy failed")]
+    Tls(#[source] TlsError),
     /// Correct the variable, or remove it.
     #[error(transparent)]
     Environment(EnvironmentError),
@@ -442,6 +476,8 @@ mod tests {
             ("http://proxy.example:3128", "http://proxy.example:3128"),
             ("proxy.example:3128/", "http://proxy.example:3128"),
             ("HTTP://Proxy.Example", "http://proxy.example:80"),
+            ("https://Proxy.Example", "https://proxy.example:443"),
+            ("https://me:x@[::1]:8443/", "https://[::1]:8443"),
             ("socks5://[::1]", "socks5://[::1]:1080"),
             ("socks5h://me:p%40ss@127.0.0.1:9050", "socks5h://127.0.0.1:9050"),
         ] {
@@ -456,7 +492,8 @@ mod tests {
     fn mistakes_in_urls_show_no_password() {
         let long = format!("socks5://{}:hidden@p", "n".repeat(256));
         for url in [
-            "https://me:hidden@p",
+            "socks4://me:hidden@p",
+            "https://me:hidden@",
             "ftp://me:hidden@p",
             "http://me:hidden@",
             "http://me:hidden%zz@p",
@@ -492,7 +529,9 @@ mod tests {
         assert_eq!(both(&[("HTTP_PROXY", "p:1"), ("HTTPS_PROXY", "p:2")]), (None, at(2)));
         assert_eq!(both(&[("ALL_PROXY", "p:3"), ("http_proxy", "")]), (at(3), at(3)));
         assert_eq!(both(&[("all_proxy", "p:3"), ("no_proxy", "h")]), (None, None));
-        let proxies = read(&[("http_proxy", "https://me:hidden@p"), ("no_proxy", "direct")]);
+        let secure = Some("https://p:443".to_owned());
+        assert_eq!(both(&[("http_proxy", "https://p"), ("https_proxy", "https://p/")]), (secure.clone(), secure));
+        let proxies = read(&[("http_proxy", "socks4://me:hidden@p"), ("no_proxy", "direct")]);
         let ProxyCause::Environment(error) = proxies.mistake(&endpoint("http://h/")).unwrap().cause else { panic!() };
         assert_eq!(error.variable, "http_proxy");
         assert!(!format!("{error} {}", error.source).contains("hidden"));

@@ -36,6 +36,7 @@ pub struct Builder {
     pub(crate) limits: Limits,
     pub(crate) http2: Http2,
     pub(crate) tls: ClientTlsOptions,
+    pub(crate) proxy_tls: ClientTlsOptions,
     pub(crate) permitted: Option<Arc<Permitted>>,
     pub(crate) proxies: Proxies,
     pub(crate) cookies: Option<CookieJar>,
@@ -73,6 +74,7 @@ impl Default for Builder {
             limits: Limits::default(),
             http2: Http2::Negotiated,
             tls: ClientTlsOptions::default(),
+            proxy_tls: ClientTlsOptions::default(),
             permitted: None,
             proxies: Proxies::none(),
             cookies: None,
@@ -249,6 +251,13 @@ impl Builder {
         self
     }
 
+    /// Sets trusted roots and client certificates for `https://` proxies: [`ClientTlsOptions`]. Default: the machine's
+    /// roots, no certificate. [`tls`](Self::tls) is for servers alone, behind a proxy too. The client itself sets ALPN.
+    pub fn proxy_tls(mut self, options: ClientTlsOptions) -> Self {
+        self.proxy_tls = options;
+        self
+    }
+
     /// Adds a default field, for example `User-Agent`. A request's own field of this name replaces it. A default that
     /// holds a secret (`Authorization`, `Cookie` and similar) goes to every requested origin, but not to redirects'
     /// other origins.
@@ -288,6 +297,7 @@ impl Builder {
             Http2::PriorKnowledge => &[b"h2"],
         };
         self.tls.alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        self.proxy_tls.alpn = vec![b"http/1.1".to_vec()];
         Ok(self)
     }
 }

@@ -29,7 +29,7 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix stream socket.
     Unix(UnixStream),
-    /// TLS over TCP or unix. Boxed, because it is a hundred times their size.
+    /// TLS over TCP or unix, or over the TLS of a proxy. Boxed, because it is a hundred times their size.
     Tls(Box<TlsStream>),
 }
 

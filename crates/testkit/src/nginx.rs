@@ -4,12 +4,12 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::{Daemon, Identity, Port, need};
+use crate::{Daemon, Identity, Port, need, skipped};
 
 /// An nginx of one test. Dropping it kills it.
 #[derive(Debug)]
@@ -31,6 +31,20 @@ pub struct Nginx {
     asked: u64,
     // nginx sets SO_REUSEADDR as well, so it can listen at reserved ports.
     _ports: [Port; 2],
+}
+
+/// Returns the line that loads a module of nginx, for [`Setup::main`], or notes that `test` was left out. `name`: the
+/// module's file without its ending, for example `ngx_stream_module`. `package`: Debian's.
+#[must_use]
+pub fn load_module(test: &str, name: &str, package: &str) -> Option<String> {
+    // Where distributions put modules.
+    let folders = ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/local/nginx/modules"];
+    let mut files = folders.into_iter().map(|folder| Path::new(folder).join(format!("{name}.so")));
+    let found = files.find(|file| file.is_file());
+    if found.is_none() {
+        skipped(test, &format!("nginx's module {name} is not installed (Debian: {package})"));
+    }
+    found.map(|file| format!("load_module {};", file.display()))
 }
 
 /// An nginx that is not yet started.

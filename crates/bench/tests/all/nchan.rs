@@ -1,11 +1,9 @@
 //! Subscriptions at nginx's nchan module, a hub that others wrote: everything comes, in each of the three ways.
 
-use std::path::{Path, PathBuf};
-
-use crate::support::{HANG, skipped};
+use crate::support::HANG;
 use oroshi_bench::Draft as Base;
 use oroshi_bench::push::{Draft, Mode, Publishing, Record, run};
-use oroshi_testkit::nginx::{Nginx, Setup};
+use oroshi_testkit::nginx::{Nginx, Setup, load_module};
 
 /// nginx with its module nchan.
 struct Nchan(Nginx);
@@ -13,11 +11,7 @@ struct Nchan(Nginx);
 impl Nchan {
     /// Starts one, or notes that `test` is left out.
     fn start(test: &str) -> Option<Self> {
-        let Some(module) = module() else {
-            skipped(test, "nginx's nchan module is not installed (Debian: libnginx-mod-nchan)");
-            return None;
-        };
-        let load = format!("load_module {};", module.display());
+        let load = load_module(test, "ngx_nchan_module", "libnginx-mod-nchan")?;
         Setup { workers: 1, main: &load, http: SERVER, ..Setup::default() }.start(test).map(Self)
     }
 
@@ -32,12 +26,6 @@ const SERVER: &str = "server {
     location = /sub { nchan_subscriber; nchan_channel_id all; nchan_subscriber_first_message newest; }
     location = /raw { nchan_subscriber http-raw-stream; nchan_channel_id all; nchan_subscriber_first_message newest; }
 }";
-
-/// Where distributions put modules.
-fn module() -> Option<PathBuf> {
-    let folders = ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/local/nginx/modules"];
-    folders.into_iter().map(|folder| Path::new(folder).join("ngx_nchan_module.so")).find(|file| file.is_file())
-}
 
 #[test]
 fn every_message_comes_to_everybody() {

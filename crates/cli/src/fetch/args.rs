@@ -157,7 +157,7 @@ pub(super) struct ConnectionArgs {
     #[arg(short = 'P', long, value_name = "SOCKET", help_heading = "Connections")]
     pub(super) unix: Option<String>,
 
-    /// Send requests through this proxy: http://, socks5:// or socks5h://; none for no proxy [default: the
+    /// Send requests through this proxy: http://, https://, socks5:// or socks5h://; none for no proxy [default: the
     /// environment's: http_proxy, https_proxy, all_proxy]
     #[arg(long, value_name = "URL|none", help_heading = "Connections")]
     pub(super) proxy: Option<String>,
@@ -167,6 +167,14 @@ pub(super) struct ConnectionArgs {
     /// The variable `no_proxy` adds to them where the environment names the proxy.
     #[arg(long, value_name = "LIST", help_heading = "Connections")]
     pub(super) no_proxy: Option<String>,
+
+    /// Trust these certificate authorities (PEM) for https:// proxies instead of the system's; repeatable
+    #[arg(long, value_name = "FILE", conflicts_with = "proxy_insecure", help_heading = "Connections")]
+    pub(super) proxy_cacert: Vec<PathBuf>,
+
+    /// Do not verify the certificate of an https:// proxy
+    #[arg(long, help_heading = "Connections")]
+    pub(super) proxy_insecure: bool,
 
     /// Use one connection per request
     #[arg(long, help_heading = "Connections")]

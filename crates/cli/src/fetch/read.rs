@@ -66,6 +66,7 @@ impl Args {
         };
         let client = self.request.client(&mut problems).deadlines(self.time.deadlines(&mut problems));
         let client = client.tls(self.connection.tls(&mut problems));
+        let client = client.proxy_tls(self.connection.proxy_tls(&mut problems));
         let client = self.connection.version(client).proxies(self.connection.proxies(&mut problems));
         let mut client = client.keep_alive(!self.connection.close && !self.burst);
         if let Some(most) = problems.one("--max-body", self.output.max_body.as_deref(), units::parse_count) {
@@ -227,20 +228,33 @@ impl ConnectionArgs {
 
     fn tls(&self, problems: &mut Problems) -> ClientTlsOptions {
         let TlsArgs { cacert, cert, key, .. } = &self.tls;
-        let options = self.tls.options();
-        // Report unusable files before the first request, not with each.
-        let mut files = cacert.iter().chain(cert).chain(key);
-        if files.any(|path| path.to_string_lossy().contains("-----BEGIN")) {
-            // The text may be the key itself, and is not repeated.
-            problems
-                .add("--cacert, --cert, --key", "expected the paths of PEM files, got the content of one".to_owned());
-        } else if (!cacert.is_empty() || cert.is_some())
-            && let Err(error) = ClientTls::new(&options, "localhost")
-        {
-            problems.add("--cacert, --cert, --key", with_causes(&error));
-        }
-        options
+        let files = cacert.iter().chain(cert).chain(key);
+        checked(self.tls.options(), files, "--cacert, --cert, --key", problems)
     }
+
+    fn proxy_tls(&self, problems: &mut Problems) -> ClientTlsOptions {
+        let (cacert, insecure) = (self.proxy_cacert.clone(), self.proxy_insecure);
+        let options = TlsArgs { cacert, insecure, ..TlsArgs::default() }.options();
+        checked(options, self.proxy_cacert.iter(), "--proxy-cacert", problems)
+    }
+}
+
+/// Reports files that cannot be used before the first request, not with each.
+fn checked<'f>(
+    options: ClientTlsOptions,
+    mut files: impl Iterator<Item = &'f PathBuf> + Clone,
+    flags: &'static str,
+    problems: &mut Problems,
+) -> ClientTlsOptions {
+    if files.clone().any(|path| path.to_string_lossy().contains("-----BEGIN")) {
+        // The text may be the key itself, and is not repeated.
+        problems.add(flags, "expected the paths of PEM files, got the content of one".to_owned());
+    } else if files.next().is_some()
+        && let Err(error) = ClientTls::new(&options, "localhost")
+    {
+        problems.add(flags, with_causes(&error));
+    }
+    options
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -342,6 +356,10 @@ mod tests {
             let problems = read(&format!("{flags} http://a/")).unwrap_err();
             assert_eq!(problems, ["--cacert, --cert, --key: expected the paths of PEM files, got the content of one"]);
         }
+        let problems = read("--proxy-cacert=-----BEGIN_hidden http://a/").unwrap_err();
+        assert_eq!(problems, ["--proxy-cacert: expected the paths of PEM files, got the content of one"]);
+        let problems = read("--proxy-cacert=/dev/null http://a/").unwrap_err();
+        assert!(problems[0].starts_with("--proxy-cacert: could not read a certificate from /dev/null"), "{problems:?}");
     }
 
     #[test]

@@ -236,15 +236,33 @@ fn a_proxy_of_the_environment_or_of_a_flag_is_used() {
     ] {
         assert_eq!(only(&run(variables, flags), 1)["error"]["phase"], "dns", "{variables:?} {flags:?}");
     }
-    let wrong = "https://me:hidden@h";
+    let wrong = "socks4://me:hidden@h";
     let ran = run(&[], &["--proxy", wrong]);
-    ran.said(2, &["--proxy", "https names no proxy that this client uses"]);
+    ran.said(2, &["--proxy", "socks4 names no proxy that this client uses"]);
     assert!(!ran.err.contains("hidden"), "{ran:?}");
     // Only requests that would go through the environment's proxy fail.
     let error = only(&run(&[("http_proxy", wrong)], &[]), 1)["error"].to_string();
     assert!(error.contains("the environment's http_proxy is no proxy's URL"), "{error}");
     assert!(!error.contains("hidden"), "{error}");
     assert_eq!(only(&run(&[("https_proxy", wrong)], &[]), 1)["error"]["phase"], "dns");
+}
+
+/// A server that answers what it is asked in absolute form is proxy enough.
+#[test]
+fn a_proxy_behind_tls_needs_a_certificate_that_is_trusted() {
+    let identity = Identity::new();
+    let file = |name: &str| identity.path(name).to_str().unwrap().to_owned();
+    let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+    let proxy = Target::at(1, &["--listen", "https://127.0.0.1:0/", "--cert", &cert, "--key", &key]);
+    let through = |flags: &[&str]| fetch(&[&["--proxy", proxy.url(), "http://server.invalid/a"], flags].concat());
+    assert_eq!(only(&through(&["--proxy-cacert", &ca]), 0)["status"], 200);
+    assert_eq!(only(&through(&["--proxy-insecure"]), 0)["status"], 200);
+    // The others are for servers.
+    for flags in [&["--proxy-cacert", &*cert][..], &["-k", "--proxy-cacert", &cert], &["--cacert", &ca]] {
+        let error = &only(&through(flags), 1)["error"];
+        assert_eq!(error["phase"], "connect", "{flags:?}: {error}");
+        assert!(["proxy-tls", "tls-setup"].contains(&error["name"].as_str().unwrap()), "{flags:?}: {error}");
+    }
 }
 
 /// What `openssl req -x509` makes says CA:TRUE; curl and Ruby's Net::HTTP accept it where it is given.

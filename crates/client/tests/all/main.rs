@@ -10,6 +10,7 @@ mod corpus;
 mod hostile;
 mod http2;
 mod http2_servers;
+mod https_proxies;
 mod nginx;
 mod partitions;
 mod proxies;

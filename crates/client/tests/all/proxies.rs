@@ -11,9 +11,9 @@ use oroshi_testkit::{Port, need, test_name, wait_until};
 use crate::support::{Identity, Peer, Running, SHORT, block_on, both_versions, builder, http2, keeping, patient, told};
 
 /// A proxy as a process; it ends with the value.
-struct Program {
+pub(super) struct Program {
     process: Child,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     _port: Port,
 }
 
@@ -25,7 +25,7 @@ impl Program {
         Self { process, address, _port: port }
     }
 
-    fn tinyproxy(test: &str, more: &str) -> Option<Self> {
+    pub(super) fn tinyproxy(test: &str, more: &str) -> Option<Self> {
         let program = need(test, "tinyproxy")?;
         let (folder, port) = (tempfile::tempdir().unwrap(), Port::reserve());
         let mut config = format!("Port {}\nListen 127.0.0.1\nTimeout 60\nAllow 127.0.0.1\n", port.address().port());
@@ -63,11 +63,11 @@ async fn describe(exchange: &mut Exchange<'_>) -> Result<(), oroshi_server::Erro
     exchange.reply.send(200, [], text.as_bytes()).await
 }
 
-fn server(tls: Option<oroshi_net::ServerTls>, settings: Settings) -> Running {
+pub(super) fn server(tls: Option<oroshi_net::ServerTls>, settings: Settings) -> Running {
     Running::start_at("127.0.0.1:0", tls, settings, async |exchange: &mut Exchange<'_>| describe(exchange).await)
 }
 
-async fn text(request: oroshi_client::RequestBuilder<oroshi_client::local::Client>) -> String {
+pub(super) async fn text(request: oroshi_client::RequestBuilder<oroshi_client::local::Client>) -> String {
     let response = request.send().await.map_err(|error| told(&error)).unwrap();
     assert_eq!(response.status(), 200);
     response.text().await.unwrap()

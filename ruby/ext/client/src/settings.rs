@@ -115,8 +115,10 @@ struct Reading {
     tls: ClientTlsOptions,
     prior_knowledge: bool,
     insecure: bool,
+    insecure_proxy: bool,
     system_roots: Option<bool>,
     ca_files: Vec<PathBuf>,
+    proxy_ca_files: Vec<PathBuf>,
     certificate: Option<PathBuf>,
     private_key: Option<PathBuf>,
     proxy: Option<String>,
@@ -145,7 +147,7 @@ impl Reading {
             "attempt_delay" => builder.attempt_delay(seconds(value)?),
             "max_redirects" => builder.redirects(most(value)?),
             "decode" => builder.decode(get(value)?),
-            "proxy" | "no_proxy" | "retries" | "retry_wait" | "retry_max_wait" => {
+            "proxy" | "no_proxy" | "proxy_verify" | "proxy_ca_files" | "retries" | "retry_wait" | "retry_max_wait" => {
                 self.read_way(name, value)?;
                 builder
             }
@@ -169,6 +171,8 @@ impl Reading {
             "retry_wait" => self.retries.first = seconds(value)?,
             "retry_max_wait" => self.retries.longest = seconds(value)?,
             "no_proxy" => self.no_proxy = get(value)?,
+            "proxy_verify" => self.insecure_proxy = !get::<bool>(value)?,
+            "proxy_ca_files" => self.proxy_ca_files = get::<Vec<PathBuf>>(value)?,
             _ => self.proxy = get(value)?,
         }
         Ok(())
@@ -222,24 +226,28 @@ impl Reading {
             }
         };
         let nobody = || ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
-        attempt("ca_files", ClientTlsOptions { roots: Roots::Only(self.ca_files.clone()), ..nobody() })?;
+        for (option, files) in [("ca_files", &self.ca_files), ("proxy_ca_files", &self.proxy_ca_files)] {
+            attempt(option, ClientTlsOptions { roots: Roots::Only(files.clone()), ..nobody() })?;
+        }
         let identity = self.certificate.clone().zip(self.private_key.clone());
         attempt("certificate, private_key", ClientTlsOptions { identity, ..nobody() })?;
         attempt("server_name", ClientTlsOptions { server_name: self.tls.server_name.clone(), ..nobody() })
     }
 
     fn finish(self) -> (Builder, Deadlines) {
-        let Reading { builder, deadlines, limits, mut tls, insecure, prior_knowledge, .. } = self;
-        let Reading { system_roots, ca_files, certificate, private_key, .. } = self;
-        tls.roots = match (insecure, system_roots, ca_files.is_empty()) {
+        let Reading { builder, deadlines, limits, mut tls, insecure, insecure_proxy, prior_knowledge, .. } = self;
+        let Reading { system_roots, ca_files, proxy_ca_files, certificate, private_key, .. } = self;
+        let roots = |insecure, files: Vec<PathBuf>| match (insecure, system_roots, files.is_empty()) {
             (true, _, _) => Roots::Insecure,
-            (_, Some(false), _) => Roots::Only(ca_files),
+            (_, Some(false), _) => Roots::Only(files),
             (_, _, true) => Roots::System,
-            (_, _, false) => Roots::SystemAnd(ca_files),
+            (_, _, false) => Roots::SystemAnd(files),
         };
+        tls.roots = roots(insecure, ca_files);
+        let proxy_tls = ClientTlsOptions { roots: roots(insecure_proxy, proxy_ca_files), ..Default::default() };
         tls.identity = certificate.zip(private_key);
         let builder = if prior_knowledge { builder.http2_prior_knowledge() } else { builder };
-        (builder.deadlines(deadlines).limits(limits).tls(tls).retries(self.retries), deadlines)
+        (builder.deadlines(deadlines).limits(limits).tls(tls).proxy_tls(proxy_tls).retries(self.retries), deadlines)
     }
 }
 

@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use oroshi_http1::{RequestDecoder, RequestEvent};
 
+use crate::budget::has_room_for_connection;
 use crate::clock;
 use crate::connection::{Connection, Stage};
 use crate::engine::{Engine, QUEUE};
@@ -263,8 +264,11 @@ impl Engine<'_> {
 
     /// Takes one connection that another worker has handed over. False: there is none.
     pub(crate) fn take_handed_over(&mut self) -> bool {
-        self.make_room_for_connection();
-        let handed = match self.worker.board.queue().receive() {
+        let queue = self.worker.board.queue();
+        if socket::is_readable(queue.number()) {
+            self.make_room_for_connection();
+        }
+        let handed = match queue.receive() {
             Ok(Some(handed)) => handed,
             Ok(None) => {
                 self.queue_is_ready = false;
@@ -436,7 +440,10 @@ impl Engine<'_> {
 
     /// Accepts one connection and reads its request. False: there is none.
     fn accept_from(&mut self, index: usize) -> bool {
-        if !self.make_room_for_connection() {
+        let number = self.listeners[index].number;
+        // Without a client that waits, no other is closed: it would be the latest one, which is about to ask.
+        let waits = has_room_for_connection() || socket::is_readable(number);
+        if waits && !self.make_room_for_connection() {
             self.pause(
                 index,
                 &io::Error::other("clients have as many descriptors as they may; allow more (ulimit -n)"),
@@ -444,7 +451,9 @@ impl Engine<'_> {
             return false;
         }
         let listener = &mut self.listeners[index];
-        match socket::accept(listener.number, &listener.address) {
+        let accepted =
+            if waits { socket::accept(number, &listener.address) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        match accepted {
             Ok((socket, peer)) => {
                 let mut connection = Box::new(Connection::new(socket, index, peer));
                 connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;

@@ -15,6 +15,9 @@ use crate::watcher::Watch;
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
+/// How long a connection without a request is new: its request may be on the way.
+const FRESH_MS: u64 = 1000;
+
 /// Sends a client the answer that it is not served, as far as it goes out at once.
 pub(crate) fn tell_busy(connection: &Connection) {
     let mut scratch = [0; 4096];
@@ -34,12 +37,15 @@ impl Engine<'_> {
         if has_room_for_connection() {
             return true;
         }
-        // Connections without any request go first, then those between two requests, then the others.
+        // Connections that have been without any request for a while go first, then those between two requests, whose
+        // clients may connect again, then new ones, then the others.
+        let fresh_ms = self.now_ms.saturating_add(self.worker.settings.timeout_ms).saturating_sub(FRESH_MS);
         self.close_those_behind(|it| match it.stage {
             _ if it.has_request() => None,
-            Stage::Idle | Stage::Head => Some((u8::from(it.has_asked), it.due_ms)),
-            Stage::Lingering => Some((0, it.due_ms)),
-            Stage::Body(_) | Stage::Writing(_) => Some((2, it.due_ms)),
+            Stage::Idle | Stage::Head if it.has_asked => Some((1, it.due_ms)),
+            Stage::Idle | Stage::Head if it.due_ms > fresh_ms => Some((2, it.due_ms)),
+            Stage::Idle | Stage::Head | Stage::Lingering => Some((0, it.due_ms)),
+            Stage::Body(_) | Stage::Writing(_) => Some((3, it.due_ms)),
         });
         has_room_for_connection()
     }

@@ -156,6 +156,9 @@ impl Shapes {
 
     /// Returns a template's placeholders, and whether their entries in a copy's table are known.
     fn placeholders(&self, template: VALUE) -> (Vec<Placeholder>, bool) {
+        // The copy comes first: the collection that it may bring can move what the template holds.
+        // SAFETY: a copy of a Hash, on the stack.
+        let copy = unsafe { rb_sys::rb_hash_dup(template) };
         let mut pairs: Vec<(VALUE, VALUE)> = Vec::new();
         // SAFETY: `collect` has the required type, allocates nothing from Ruby and does not raise; the argument lives
         // in this frame.
@@ -164,8 +167,6 @@ impl Shapes {
             rb::fixnum(value).map(|source| Placeholder { source: source as u32, entry: entry as u32 })
         };
         let placeholders = pairs.iter().enumerate().filter_map(placeholder).collect();
-        // SAFETY: a copy of a Hash, on the stack.
-        let copy = unsafe { rb_sys::rb_hash_dup(template) };
         let in_place = self.table.is_some_and(|table| table.has_entries(copy, &pairs));
         (placeholders, in_place)
     }
@@ -234,7 +235,10 @@ struct Entry {
 
 impl Table {
     fn find() -> Option<Self> {
-        let (of, remember) = (rb::symbol(c"rb_hash_tbl")?, rb::symbol(c"rb_gc_writebarrier_remember")?);
+        // The second, for Ruby 3.3 and newer, also takes the write barrier from the Hash. Each minor collection then
+        // visits all environments that the application keeps.
+        let of = rb::symbol(c"rb_hash_tbl_raw").or_else(|| rb::symbol(c"rb_hash_tbl"))?;
+        let remember = rb::symbol(c"rb_gc_writebarrier_remember")?;
         // SAFETY: these names have had these types since Ruby 2.7.
         unsafe {
             Some(Table {

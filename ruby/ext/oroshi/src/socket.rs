@@ -97,6 +97,13 @@ pub(crate) fn has_unread(socket: RawFd) -> bool {
     result == 0 && unread > 0
 }
 
+/// Whether a read, or an accept, would not wait.
+pub(crate) fn is_readable(socket: RawFd) -> bool {
+    let mut watch = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd.
+    unsafe { libc::poll(&raw mut watch, 1, 0) == 1 }
+}
+
 /// Returns the milliseconds since a TCP connection received its latest bytes; `None` for other sockets.
 pub(crate) fn quiet_ms(socket: RawFd) -> Option<u64> {
     // SAFETY: all zeros is a valid tcp_info; pointer and length belong together.

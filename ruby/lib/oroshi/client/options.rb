@@ -84,7 +84,7 @@ module Oroshi
         [:verify, :flag, :client, "true",
          "whether a server must show a valid certificate; with false anyone can answer in its place"],
         [:system_roots, :flag, :client, "true",
-         "whether the machine's certificate authorities are trusted"],
+         "whether the machine's certificate authorities are trusted, for servers and proxies"],
         [:ca_files, :paths, :client, "none",
          "PEM files with further authorities"],
         [:certificate, :path, :client, "none",
@@ -114,7 +114,11 @@ module Oroshi
         [:cookies, :flag, :client, "false",
          "whether the client keeps cookies: responses set them, and requests carry them, redirects too"],
         [:proxy, :proxy, :client, "the environment's",
-         "a proxy's URL (`http://`, `socks5://`, `socks5h://`), or `false` for none"],
+         "a proxy's URL (`http://`, `https://`, `socks5://`, `socks5h://`), or `false` for none"],
+        [:proxy_verify, :flag, :client, "true",
+         "whether an `https://` proxy must show a valid certificate; with false anyone can answer in its place"],
+        [:proxy_ca_files, :paths, :client, "none",
+         "PEM files with further authorities for `https://` proxies; `ca_files` is for servers"],
         [:no_proxy, :names, :client, "none",
          "servers to connect to without the proxy, with commas between them, as in the variable `no_proxy`"],
         [:retry_wait, :wait, :client, "0.1",
@@ -180,7 +184,7 @@ module Oroshi
           if options[:certificate].nil? != options[:private_key].nil?
             raise ArgumentError, "certificate and private_key go together: name both files, or neither"
           end
-          options.slice(:ca_files, :certificate, :private_key).each do |name, value|
+          options.slice(:ca_files, :proxy_ca_files, :certificate, :private_key).each do |name, value|
             several(value).each { |path| check_file(name, path) }
           end
 
