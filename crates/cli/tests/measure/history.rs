@@ -157,7 +157,7 @@ fn a_result_is_added_once_with_its_commit() {
     assert!(shown.out.contains("hello: rps"), "{shown:?}");
     let several = place.history(&["check", "../perf", "--commit", "HEAD+"]);
     assert!(several.code == Some(2) && several.err.contains("several trees with changes"), "{several:?}");
-    let clean = place.history(&["check", "../perf", "--commit", "HEAD"]);
+    let clean = place.history(&["check", "../perf", "--commit", "HEAD", "--metrics", "load-cpu"]);
     assert!(clean.code == Some(0) && clean.out.starts_with(&format!("commit {} ", &commit[..10])), "{clean:?}");
     assert!(clean.err.contains("unknown  --fail-if slower: nothing could be judged"), "{clean:?}");
 
@@ -194,7 +194,7 @@ fn garbage_in_the_folder_is_named() {
     fs::write(&file, [0xff, 0xfe, 0]).unwrap();
     assert_eq!(oroshi(&["history", "check", dir]).code, Some(2));
     fs::remove_file(&file).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, 0o600.into()).unwrap();
     let pipe = oroshi(&["history", "show", dir]);
     assert!(pipe.code == Some(2) && pipe.err.contains("it is no regular file"), "a pipe holds up nothing: {pipe:?}");
     fs::remove_file(&file).unwrap();
