@@ -17,7 +17,7 @@ use oroshi_history::check::CheckError;
 use oroshi_history::entry::{EntryError, digest};
 use oroshi_history::known::{Known, known};
 use oroshi_history::otava::{self, Import, OtavaError};
-use oroshi_history::series::{mixed, short, undivided, unclear_order};
+use oroshi_history::series::{mixed, short, unclear_order, undivided};
 use oroshi_history::{Against, Entry, Series, check};
 use oroshi_report::ci::Finding;
 use oroshi_stats::compare::Verdict;
@@ -350,7 +350,10 @@ fn import(args: &ImportArgs) -> Result<ExitCode, Error> {
         say(&format!("left out, because they have no number: {}", imported.left_out.join(", ")));
     }
     if imported.empty_rows > 0 {
-        say(&format!("left out, because all their cells are empty: {}", units::plural(imported.empty_rows as u64, "row")));
+        say(&format!(
+            "left out, because all their cells are empty: {}",
+            units::plural(imported.empty_rows as u64, "row")
+        ));
     }
     let entries = imported.entries.into_iter().map(|entry| Held { path: path(), entry });
     keep(&args.dir, entries.collect())

@@ -232,10 +232,8 @@ impl Question<'_> {
         };
         let are = if before == 1 { "is" } else { "are" };
         let have = plural(before as u64, what);
-        format!(
-            "there {are} {have}{at} and {after} of this commit, and the noise of this machine is not known: {NEEDED} in \
-             all are needed"
-        )
+        let why = format!("and the noise of this machine is not known: {NEEDED} in all are needed");
+        format!("there {are} {have}{at} and {after} of this commit, {why}")
     }
 }
 

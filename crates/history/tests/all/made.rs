@@ -25,7 +25,12 @@ pub(crate) fn entry(commit: usize, figures: &[(&str, f64)]) -> Entry {
     let unix_s = FIRST + 3600.0 * commit as f64;
     Entry {
         schema: SCHEMA.into(),
-        commit: Commit { id: format!("{commit:040x}"), unix_s, subject: format!("change {commit}"), ..Commit::default() },
+        commit: Commit {
+            id: format!("{commit:040x}"),
+            unix_s,
+            subject: format!("change {commit}"),
+            ..Commit::default()
+        },
         measured_unix_s: unix_s + 60.0,
         machine: Machine { fingerprint: "abcdef012345".into(), words: "a machine".into(), conditions: BTreeMap::new() },
         source: format!("{commit:064x}"),

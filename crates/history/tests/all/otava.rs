@@ -47,7 +47,9 @@ fn mistakes_are_named() {
     assert!(matches!(import("time,commit,metric2\n1,a\n", &how()), Err(OtavaError::Csv(_))), "a short row");
     let text = error("time,commit,metric2\n1,a,5\n2,b,fast\n");
     assert!(text.contains("line 3: `fast` in the column metric2 is no number"), "{text}");
-    assert!(error("time,commit,metric2\n1,a,1e-300\n").contains("line 2: `1e-300` in the column metric2: expected 1e-30"));
+    assert!(
+        error("time,commit,metric2\n1,a,1e-300\n").contains("line 2: `1e-300` in the column metric2: expected 1e-30")
+    );
 }
 
 #[test]
@@ -131,9 +133,21 @@ fn times_are_read_as_people_write_them() {
     ] {
         assert_eq!(parse_time(text), Some(seconds), "{text}");
     }
-    for wrong in ["", "x", "-1", "2021-13-01", "2021-01-01 25:00", "2021-01-01 02:00:00 +1", "1e300", "NaN", "é-1-1 é", "2026-02-31", "2025-02-29",
-        "2026-04-31", "2021-01-01 02:00 +9900"]
-    {
+    for wrong in [
+        "",
+        "x",
+        "-1",
+        "2021-13-01",
+        "2021-01-01 25:00",
+        "2021-01-01 02:00:00 +1",
+        "1e300",
+        "NaN",
+        "é-1-1 é",
+        "2026-02-31",
+        "2025-02-29",
+        "2026-04-31",
+        "2021-01-01 02:00 +9900",
+    ] {
         assert_eq!(parse_time(wrong), None, "{wrong}");
     }
 }

@@ -37,7 +37,9 @@ fn a_level_history_has_no_step() {
 #[test]
 fn a_level_history_whose_noise_is_estimated_and_correlated_has_few_steps() {
     for autocorrelation in [0.0, 0.5] {
-        let divided = |seed| all(&correlated(30, &[], seed, autocorrelation), 0.01).iter().filter(|one| !one.steps.is_empty()).count();
+        let divided = |seed| {
+            all(&correlated(30, &[], seed, autocorrelation), 0.01).iter().filter(|one| !one.steps.is_empty()).count()
+        };
         let alarms: usize = (200..260).map(divided).sum();
         assert!(alarms <= 9, "autocorrelation {autocorrelation}: {alarms} of 180 series");
     }
