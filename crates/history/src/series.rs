@@ -73,11 +73,12 @@ impl<'h> Series<'h> {
         (&self.machine.fingerprint, self.subject, self.plan, self.metric)
     }
 
-    /// Whether the series is so short that no step in it could be found, however large: without the noise of the
-    /// machine a series needs more measurements.
+    /// Whether the series has no step, and is so short that even a large one could stay unfound: without the noise of
+    /// the machine a series needs more measurements.
     #[must_use]
     pub fn is_too_short(&self) -> bool {
-        self.sound().len() < if self.noise.is_some() { steps::LEAST_POINTS } else { steps::LEAST_ALONE }
+        let least = if self.noise.is_some() { steps::LEAST_POINTS } else { steps::LEAST_ALONE };
+        self.steps.is_empty() && self.sound().len() < least
     }
 
     /// Returns the indexes of the points that belong to a level.

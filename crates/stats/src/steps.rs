@@ -31,7 +31,8 @@ use crate::compare::student;
 pub const MOST_POINTS: usize = 400;
 /// The fewest points of a series in which a step can be found with the noise of the machine.
 pub const LEAST_POINTS: usize = 4;
-/// The fewest points of a series in which a step can be found without that noise.
+/// The fewest points of a series in which a step is found without that noise, four on each side. In shorter series a
+/// level that doubles is seldom found, because they cannot show that their points do not vary together.
 pub const LEAST_ALONE: usize = 8;
 
 /// How measurements on one machine scatter around their level.
