@@ -21,7 +21,7 @@ use oroshi_history::series::{mixed, short, unclear_order, undivided};
 use oroshi_history::{Against, Entry, Series, check};
 use oroshi_report::ci::Finding;
 use oroshi_stats::compare::Verdict;
-use oroshi_words::units;
+use oroshi_words::{printable, units};
 
 use self::commit::{commit, resolved};
 use self::folder::{Folder, Held, MOST_FILES};
@@ -347,7 +347,7 @@ fn import(args: &ImportArgs) -> Result<ExitCode, Error> {
     };
     let imported = otava::import(&text, &how).map_err(|source| Error::Otava { path: path(), source })?;
     if !imported.left_out.is_empty() {
-        say(&format!("left out, because they have no number: {}", imported.left_out.join(", ")));
+        say(&format!("left out, because they have no number: {}", printable(&imported.left_out.join(", "))));
     }
     if imported.empty_rows > 0 {
         say(&format!(
@@ -436,8 +436,8 @@ fn tell_unclear_order(entries: &[Entry]) {
     };
     say(&format!(
         "commits {} and {} have the same date: they stand in the order of their first measurements{more}",
-        short(one),
-        short(other)
+        printable(&short(one)),
+        printable(&short(other))
     ));
 }
 
@@ -480,7 +480,7 @@ fn judge(args: &CheckArgs) -> Result<ExitCode, Error> {
     match args.format {
         Format::Text => print(&oroshi_report::text::checked(&judged, terminal::paint(&io::stdout())))?,
         Format::Json => {
-            say(&format!("judged commit {}", short(&judged.commit)));
+            say(&format!("judged commit {}", printable(&short(&judged.commit))));
             print(&(serde_json::to_string_pretty(&judged.figures).map_err(bench::Error::Json)? + "\n"))?;
         }
     }

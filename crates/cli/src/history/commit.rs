@@ -10,6 +10,7 @@ use oroshi_history::Commit;
 use oroshi_history::entry::{digest, digest_of};
 use oroshi_history::otava;
 use oroshi_history::series::short;
+use oroshi_words::printable;
 use serde_json::json;
 
 use crate::git::git;
@@ -66,7 +67,7 @@ pub(super) fn commit(
             if let Some(difference) = difference {
                 say(&format!(
                     "the tree has changes ({}), so it counts as {}, beside the commit; --commit HEAD names the commit",
-                    difference.words,
+                    printable(&difference.words),
                     short(&commit)
                 ));
             }
@@ -107,7 +108,9 @@ struct Difference {
 fn difference(folder: &Path, own: &[&Path]) -> Result<Option<Difference>, String> {
     // A repository without a tree has no changes.
     let Ok(top) = git(folder, &["rev-parse", "--show-toplevel"]).map(PathBuf::from) else { return Ok(None) };
-    let own: Vec<PathBuf> = own.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    // A history in the top folder does not hide the sources beside it.
+    let is_below = |path: &PathBuf| !top.starts_with(path);
+    let own: Vec<PathBuf> = own.iter().filter_map(|path| path.canonicalize().ok()).filter(is_below).collect();
     let changed = git(&top, &["diff", "HEAD", "--name-only", "--no-renames", "-z"])?;
     let new = git(&top, &["ls-files", "--others", "--exclude-standard", "-z"])?;
     let is_source = |name: &&str| {
