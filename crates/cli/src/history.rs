@@ -1,10 +1,12 @@
 //! `oroshi history`: results over commits, kept as files in a folder.
 //!
-//! `folder` reads and writes the files. `oroshi_history` makes entries of results and finds steps; `oroshi_report`
-//! shows them.
+//! `folder` reads and writes the files; `commit` asks git what was measured. `oroshi_history` makes entries of results
+//! and finds steps; `oroshi_report` shows them.
 
+mod commit;
 mod folder;
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,15 +15,17 @@ use std::process::ExitCode;
 use clap::{ValueEnum, ValueHint};
 use oroshi_history::check::CheckError;
 use oroshi_history::entry::{EntryError, digest};
+use oroshi_history::known::{Known, known};
 use oroshi_history::otava::{self, Import, OtavaError};
-use oroshi_history::{Against, Commit, Entry, Series, check};
+use oroshi_history::series::{mixed, short, unclear_order, undivided};
+use oroshi_history::{Against, Entry, Series, check};
 use oroshi_report::ci::Finding;
 use oroshi_stats::compare::Verdict;
-use oroshi_words::units;
+use oroshi_words::{printable, units};
 
-use self::folder::Folder;
+use self::commit::{commit, resolved};
+use self::folder::{Folder, Held, MOST_FILES};
 use crate::CommandError;
-use crate::git::git;
 use crate::problems::Problems;
 use crate::verdicts::{self, Condition, EXIT_DISTURBED};
 use crate::{bench, report, saved, say, terminal};
@@ -227,6 +231,26 @@ pub(crate) enum Error {
         /// The defect.
         source: EntryError,
     },
+    /// Remove the file if it is wrong.
+    #[error("{} holds this result {what}", path.display())]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// What it says of it.
+        what: String,
+    },
+    /// Remove the wrong one.
+    #[error("{} and {} have different {what}s of {name}", one.display(), other.display())]
+    Mixed {
+        /// A file.
+        one: PathBuf,
+        /// Another file.
+        other: PathBuf,
+        /// Subject and metric.
+        name: String,
+        /// `unit` or `direction`.
+        what: &'static str,
+    },
     /// Correct the CSV, or name other columns.
     #[error("{}", path.display())]
     Otava {
@@ -271,6 +295,8 @@ impl CommandError for Error {
                 Some("measure again, and add that result")
             }
             Self::Entry { .. } => Some("remove the file, or restore it: entries are never edited"),
+            Self::Held { .. } => Some("remove that file if it is wrong, and add the result again"),
+            Self::Mixed { .. } => Some("remove the file that is wrong, or give what was measured another --name"),
             Self::Check(_) => Some("`oroshi history show DIR` lists what there is"),
             Self::Result(error) => error.next_step(),
             _ => None,
@@ -293,16 +319,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 fn add(args: &AddArgs) -> Result<ExitCode, Error> {
-    let commit = commit(args.commit.as_deref(), args.date.as_deref(), Path::new(".")).map_err(Error::Usage)?;
+    // Neither the history nor the results are a change of what was measured.
+    let own: Vec<&Path> = std::iter::once(&args.dir).chain(&args.results).map(PathBuf::as_path).collect();
+    let commit = commit(args.commit.as_deref(), args.date.as_deref(), Path::new("."), &own).map_err(Error::Usage)?;
     let mut entries = Vec::new();
     for path in &args.results {
         let path = if path.is_dir() { path.join("result.json") } else { path.clone() };
         let text = saved::read_text(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
         let result = saved::parse(&text).map_err(|what| report::Error::Content { path: path.clone(), what })?;
         let entry = Entry::of(&result, &digest(&text), commit.clone(), args.name.as_deref());
-        entries.push(entry.map_err(|source| Error::Entry { path, source })?);
+        let entry = entry.map_err(|source| Error::Entry { path: path.clone(), source })?;
+        entries.push(Held { path, entry });
     }
-    keep(&args.dir, &entries)
+    keep(&args.dir, entries)
 }
 
 fn import(args: &ImportArgs) -> Result<ExitCode, Error> {
@@ -316,29 +345,100 @@ fn import(args: &ImportArgs) -> Result<ExitCode, Error> {
         commit_column: args.commit_column.clone().unwrap_or_else(|| "commit".into()),
         lower: args.lower.clone(),
     };
-    let entries = otava::import(&text, &how).map_err(|source| Error::Otava { path: path(), source })?;
-    keep(&args.dir, &entries)
+    let imported = otava::import(&text, &how).map_err(|source| Error::Otava { path: path(), source })?;
+    if !imported.left_out.is_empty() {
+        say(&format!("left out, because they have no number: {}", printable(&imported.left_out.join(", "))));
+    }
+    if imported.empty_rows > 0 {
+        say(&format!(
+            "left out, because all their cells are empty: {}",
+            units::plural(imported.empty_rows as u64, "row")
+        ));
+    }
+    let entries = imported.entries.into_iter().map(|entry| Held { path: path(), entry });
+    keep(&args.dir, entries.collect())
 }
 
-/// Writes entries, and says what is new.
-fn keep(dir: &Path, entries: &[Entry]) -> Result<ExitCode, Error> {
+/// Writes entries, each with the path that it came from, and says what is new. Writes nothing if one of them
+/// contradicts the history.
+fn keep(dir: &Path, added: Vec<Held>) -> Result<ExitCode, Error> {
     let folder = Folder::make(dir)?;
-    let mut new = 0;
-    for entry in entries {
-        let path = folder.add(entry)?;
-        new += usize::from(path.is_some());
-        if let (Some(path), true) = (&path, entries.len() <= MOST_NAMED) {
+    let mut held = folder.read()?;
+    let (before, all) = (held.len(), added.len());
+    let mut by_source: HashMap<String, Vec<usize>> = HashMap::new();
+    for (index, one) in held.iter().enumerate() {
+        by_source.entry(one.entry.source.clone()).or_default().push(index);
+    }
+    for new in added {
+        let same_source = by_source.entry(new.entry.source.clone()).or_default();
+        let mut different = None;
+        let is_held = same_source.iter().any(|index| match known(&new.entry, &held[*index].entry) {
+            Known::Same => true,
+            Known::New => false,
+            Known::Different(what) => {
+                different.get_or_insert(Error::Held { path: held[*index].path.clone(), what });
+                false
+            }
+        });
+        if is_held {
+            continue;
+        }
+        if let Some(error) = different {
+            return Err(error);
+        }
+        same_source.push(held.len());
+        held.push(new);
+    }
+    if held.len() > MOST_FILES {
+        let what = format!("{}: a history has at most {MOST_FILES} entries", dir.display());
+        return Err(Error::Usage(vec![what]));
+    }
+    let held = unmixed(held)?;
+    let fresh = &held[before..];
+    for one in fresh {
+        let path = folder.add(&one.entry)?;
+        if fresh.len() <= MOST_NAMED {
             say(&format!("wrote {}", path.display()));
         }
     }
-    let old = entries.len() - new;
-    if entries.len() > MOST_NAMED {
-        say(&format!("wrote {} to {}", units::plural(new as u64, "file"), dir.display()));
+    if fresh.len() > MOST_NAMED {
+        say(&format!("wrote {} to {}", units::plural(fresh.len() as u64, "file"), dir.display()));
     }
+    let old = all - fresh.len();
     if old > 0 {
         say(&format!("{} already in the history", if old == 1 { "1 is".into() } else { format!("{old} are") }));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that each series has one unit and one direction.
+fn unmixed(held: Vec<Held>) -> Result<Vec<Held>, Error> {
+    let (paths, entries): (Vec<PathBuf>, Vec<Entry>) = held.into_iter().map(|held| (held.path, held.entry)).unzip();
+    if let Some(found) = mixed(&entries) {
+        let [one, other] = [found.one, found.other].map(|index| paths[index].clone());
+        return Err(Error::Mixed { one, other, name: found.name, what: found.what });
+    }
+    Ok(paths.into_iter().zip(entries).map(|(path, entry)| Held { path, entry }).collect())
+}
+
+/// Reads a history.
+fn entries(dir: &Path) -> Result<Vec<Entry>, Error> {
+    Ok(unmixed(Folder::open(dir)?.read()?)?.into_iter().map(|held| held.entry).collect())
+}
+
+/// Says which commits stand in an order that only the time of measurement gave.
+fn tell_unclear_order(entries: &[Entry]) {
+    let unclear = unclear_order(entries);
+    let Some((one, other)) = unclear.first() else { return };
+    let more = match unclear.len() - 1 {
+        0 => String::new(),
+        more => format!("; so do {}", units::plural(more as u64, "other pair")),
+    };
+    say(&format!(
+        "commits {} and {} have the same date: they stand in the order of their first measurements{more}",
+        printable(&short(one)),
+        printable(&short(other))
+    ));
 }
 
 /// Up to so many new files are named one by one.
@@ -349,7 +449,8 @@ fn show(args: &ShowArgs) -> Result<ExitCode, Error> {
     let least = share(args.smallest_effect.as_deref(), 0.01, &mut problems);
     finished(problems)?;
     let page = args.report.as_deref().map(bench::open).transpose()?;
-    let entries = Folder::open(&args.chosen.dir)?.read()?;
+    let entries = entries(&args.chosen.dir)?;
+    tell_unclear_order(&entries);
     let series = args.chosen.of(oroshi_history::all(&entries, least))?;
     if let (Some(file), Some(path)) = (page, args.report.as_deref()) {
         let title = args.chosen.dir.canonicalize().ok();
@@ -370,19 +471,21 @@ fn judge(args: &CheckArgs) -> Result<ExitCode, Error> {
     if args.fail_if.is_empty() {
         conditions = vec![Condition::Slower];
     }
-    let entries = Folder::open(&args.chosen.dir)?.read()?;
-    // Smaller steps than those that matter separate levels too.
-    let series = args.chosen.of(oroshi_history::all(&entries, least / 2.0))?;
+    let entries = entries(&args.chosen.dir)?;
+    tell_unclear_order(&entries);
+    let chosen = args.chosen.of(undivided(&entries))?;
     let against = args.against.clone().map_or(Against::Before, |name| Against::Commit(resolved(name)));
     let commit = args.commit.clone().map(resolved);
-    let found = check(&series, commit.as_deref(), &against, least)?;
+    let judged = check(&entries, &chosen, commit.as_deref(), &against, least)?;
     match args.format {
-        Format::Text => print(&oroshi_report::text::checked(&found, terminal::paint(&io::stdout())))?,
+        Format::Text => print(&oroshi_report::text::checked(&judged, terminal::paint(&io::stdout())))?,
         Format::Json => {
-            print(&(serde_json::to_string_pretty(&found).map_err(bench::Error::Json)? + "\n"))?;
+            say(&format!("judged commit {}", printable(&short(&judged.commit))));
+            print(&(serde_json::to_string_pretty(&judged.figures).map_err(bench::Error::Json)? + "\n"))?;
         }
     }
-    let findings: Vec<Finding> = found
+    let findings: Vec<Finding> = judged
+        .figures
         .iter()
         .map(|one| Finding {
             place: one.subject.clone(),
@@ -393,13 +496,17 @@ fn judge(args: &CheckArgs) -> Result<ExitCode, Error> {
         })
         .collect();
     let is_disturbed = findings.iter().any(|finding| finding.verdict == Verdict::Disturbed);
-    let code = verdicts::tell(&findings, &conditions, is_disturbed);
+    let unknown = match judged.has_verdict() {
+        false => Some("nothing could be judged"),
+        true => is_disturbed.then_some(verdicts::PARTIAL),
+    };
+    let code = verdicts::tell(&findings, &conditions, unknown);
     Ok(ExitCode::from(if is_disturbed && code != verdicts::EXIT_CONDITION { EXIT_DISTURBED } else { code }))
 }
 
 fn export(args: &ExportArgs) -> Result<ExitCode, Error> {
-    let entries = Folder::open(&args.chosen.dir)?.read()?;
-    let series = args.chosen.of(oroshi_history::all(&entries, 0.01))?;
+    let entries = entries(&args.chosen.dir)?;
+    let series = args.chosen.of(undivided(&entries))?;
     let files = otava::export(&series).map_err(|source| Error::Otava { path: args.out.clone(), source })?;
     let out = Folder::make(&args.out)?;
     let mut yaml = String::from("tests:\n");
@@ -453,47 +560,6 @@ fn share(text: Option<&str>, usual: f64, problems: &mut Problems) -> f64 {
     .unwrap_or(usual)
 }
 
-/// Returns the whole hash of a tag or branch of the repository here, or the name itself.
-fn resolved(name: String) -> String {
-    let commit = format!("{name}^{{commit}}");
-    git(Path::new("."), &["rev-parse", "--verify", "--quiet", "--end-of-options", &commit]).unwrap_or(name)
-}
-
-/// Finds the commit of results: as named, or the one that is checked out in the repository of the folder.
-fn commit(name: Option<&str>, date: Option<&str>, folder: &Path) -> Result<Commit, Vec<String>> {
-    let wrong = |what: String| vec![what];
-    let dated = date
-        .map(|text| {
-            otava::parse_time(text).ok_or_else(|| {
-                wrong(format!("--date: `{text}` is no date: expected 2026-03-01, with or without 14:05:00, or seconds"))
-            })
-        })
-        .transpose()?;
-    let of = format!("{}^{{commit}}", name.unwrap_or("HEAD"));
-    match (git(folder, &["rev-parse", "--verify", "--quiet", "--end-of-options", &of]), name) {
-        (Ok(id), _) => {
-            let told = git(folder, &["show", "--no-patch", "--format=%ct%n%s", &id]).map_err(wrong)?;
-            let (seconds, subject) = told.split_once('\n').unwrap_or((&told, ""));
-            let unix_s = dated.or_else(|| seconds.parse().ok()).unwrap_or_default();
-            let changes = || git(folder, &["status", "--porcelain", "--untracked-files=no"]);
-            let changed = name.is_none() && changes().is_ok_and(|changes| !changes.is_empty());
-            Ok(Commit { id, unix_s, subject: subject.chars().take(200).collect(), changed })
-        }
-        (Err(_), Some(name)) => match dated {
-            Some(unix_s) if !name.is_empty() && name.len() <= 200 => {
-                Ok(Commit { id: name.to_owned(), unix_s, ..Commit::default() })
-            }
-            Some(_) => Err(wrong("--commit: expected a name of 1 to 200 characters".into())),
-            None => Err(wrong(format!(
-                "--commit: `{name}` is no commit of a git repository here: expected --date DATE as well"
-            ))),
-        },
-        (Err(_), None) => Err(wrong(
-            "--commit: there is no git repository with a commit here: expected --commit NAME and --date DATE".into(),
-        )),
-    }
-}
-
 fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -502,21 +568,5 @@ fn print(text: &str) -> Result<(), Error> {
             Err(Error::Write { path: "standard output".into(), source: error })
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_commit_outside_of_git_needs_a_name_and_a_date() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |name, date| commit(name, date, folder.path());
-        assert!(of(None, None).unwrap_err()[0].contains("--commit NAME and --date DATE"));
-        assert!(of(Some("r1"), None).unwrap_err()[0].contains("expected --date"));
-        assert!(of(Some("r1"), Some("soon")).unwrap_err()[0].contains("`soon` is no date"));
-        let named = of(Some("r1"), Some("2026-03-01")).unwrap();
-        assert_eq!((named.id.as_str(), named.unix_s, named.changed), ("r1", 1_772_323_200.0, false));
     }
 }

@@ -26,7 +26,7 @@ use oroshi_words::units;
 
 use self::flags::Flags;
 use self::results::ResultFolder;
-pub(crate) use self::results::{ResultsError, measure};
+pub(crate) use self::results::{FOLDER, ResultsError, measure};
 use crate::CommandError;
 use crate::formats::{Also, Format, Subject};
 use crate::problems::Problems;

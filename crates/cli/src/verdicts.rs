@@ -31,7 +31,7 @@ pub(crate) fn judge(
     conditions: &[Condition],
 ) -> u8 {
     let missing = missing(result, against, findings, conditions);
-    let code = tell(findings, conditions, missing.is_some());
+    let code = tell(findings, conditions, missing.is_some().then_some(PARTIAL));
     match missing {
         Some((missing, words)) => {
             say(&words);
@@ -41,17 +41,20 @@ pub(crate) fn judge(
     }
 }
 
-/// Says which conditions held, and gives the exit code for it: 0, 3, or 4 if only `undecided` held. `is_partial`: not
-/// everything was compared, so a condition that did not hold is unknown.
-pub(crate) fn tell(findings: &[Finding], conditions: &[Condition], is_partial: bool) -> u8 {
+/// Why a condition that did not hold is unknown.
+pub(crate) const PARTIAL: &str = "not everything was compared";
+
+/// Says which conditions held, and gives the exit code for it: 0, 3, or 4 if only `undecided` held. `unknown`: why a
+/// condition that did not hold is unknown.
+pub(crate) fn tell(findings: &[Finding], conditions: &[Condition], unknown: Option<&str>) -> u8 {
     let paint = terminal::paint(&io::stderr());
     let mut code = 0;
     for condition in conditions {
         let (name, held) = (condition.name(), condition.held(findings));
         if held.is_empty() {
-            say(&match is_partial {
-                false => format!("{}  --fail-if {name}", paint.green("passed")),
-                true => format!("{}  --fail-if {name}: not everything was compared", paint.yellow("unknown")),
+            say(&match unknown {
+                None => format!("{}  --fail-if {name}", paint.green("passed")),
+                Some(why) => format!("{}  --fail-if {name}: {why}", paint.yellow("unknown")),
             });
         }
         for finding in held {

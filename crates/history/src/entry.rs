@@ -2,6 +2,8 @@
 //! explains it.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::ops::RangeInclusive;
 
 use oroshi_bench::Record;
 use oroshi_bench::environment::Environment;
@@ -17,10 +19,14 @@ use sha2::{Digest, Sha256};
 
 /// Version of the schema. The first number changes when a field changes meaning or is removed, the second when one is
 /// added.
-pub const SCHEMA: &str = "oroshi-history/1.0";
+pub const SCHEMA: &str = "oroshi-history/1.1";
 
-/// The most subjects of an entry, and the most figures of a subject.
+/// The most subjects of an entry.
 pub const MOST_SUBJECTS: usize = 10_000;
+/// The most figures of a subject.
+pub const MOST_FIGURES: usize = 1_000;
+/// The range of figures: ratios of figures beyond it leave the range of numbers.
+pub const RANGE: RangeInclusive<f64> = 1e-30..=1e30;
 
 /// The figures of one result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +39,8 @@ pub struct Entry {
     pub measured_unix_s: f64,
     /// The machine.
     pub machine: Machine,
-    /// SHA-256 of the result's text, in hexadecimal: adding a result twice makes the same entry.
+    /// Digest of the result, in hexadecimal: entries of one result have the same. It is the SHA-256 of the result's
+    /// text; of a row of CSV that of its place.
     pub source: String,
     /// What was measured.
     pub subjects: Vec<Subject>,
@@ -52,6 +59,27 @@ pub struct Commit {
     /// The tree had changes that are not in the commit.
     #[serde(default)]
     pub changed: bool,
+    /// Digest of those changes, in hexadecimal: trees with different changes are different trees. `None` without any,
+    /// and if they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference: Option<String>,
+    /// Number of commits from the first one to this one, by first parents: orders commits of the same second. `None`
+    /// outside of git.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+}
+
+impl Commit {
+    /// Whether both name the same tree.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.tree() == other.tree()
+    }
+
+    /// Returns what tells a tree from others: the commit, and the changes that it had.
+    pub(crate) fn tree(&self) -> (&str, bool, Option<&str>) {
+        (&self.id, self.changed, self.difference.as_deref())
+    }
 }
 
 /// A machine, as far as results can be compared.
@@ -86,7 +114,7 @@ pub struct Subject {
 /// A measured figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The figure; positive.
+    /// The figure; within [`RANGE`].
     pub value: f64,
     /// The ends of its 95 % interval within this result; `None` with fewer than three runs.
     #[serde(default)]
@@ -102,7 +130,7 @@ pub struct Figure {
 }
 
 /// The unit of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Requests per second.
@@ -238,19 +266,47 @@ impl Entry {
         if self.commit.id.is_empty() || self.commit.id.len() > 200 {
             return Some("its commit has no name, or a very long one".into());
         }
+        let digests = [("source", &self.source), ("machine.fingerprint", &self.machine.fingerprint)];
+        let digests = digests.into_iter().chain(self.commit.difference.iter().map(|it| ("commit.difference", it)));
+        let plans = self.subjects.iter().map(|subject| ("plan", &subject.plan));
+        if let Some((name, text)) = digests.chain(plans).find(|(_, text)| !is_digest(text)) {
+            let text: String = text.chars().take(80).collect();
+            return Some(format!("{name} is `{text}`: expected 1 to 64 hexadecimal digits"));
+        }
         if self.subjects.len() > MOST_SUBJECTS {
             return Some(format!("it has more than {MOST_SUBJECTS} subjects"));
         }
-        let wrong = |subject: &Subject| {
-            let bad = |figure: &Figure| {
-                let numbers = figure.interval.into_iter().flatten().chain([figure.value]);
-                numbers.into_iter().any(|number| !(number.is_finite() && number > 0.0))
-            };
-            let found = subject.figures.iter().find(|(_, figure)| bad(figure));
-            found.map(|(metric, _)| format!("{metric} of {} is not positive", subject.name))
-        };
-        self.subjects.iter().find_map(wrong)
+        self.subjects.iter().find_map(Subject::problem)
     }
+}
+
+impl Subject {
+    fn problem(&self) -> Option<String> {
+        if self.figures.len() > MOST_FIGURES {
+            return Some(format!("{} has more than {MOST_FIGURES} figures", self.name));
+        }
+        self.figures.iter().find_map(|(metric, figure)| {
+            let what = figure.problem()?;
+            Some(format!("{metric} of {}: {what}", self.name))
+        })
+    }
+}
+
+impl Figure {
+    fn problem(&self) -> Option<String> {
+        let (least, most) = (RANGE.start(), RANGE.end());
+        let mut numbers = self.interval.into_iter().flatten().chain([self.value]);
+        if let Some(wrong) = numbers.find(|number| !RANGE.contains(number)) {
+            return Some(format!("{wrong:e} is no figure: expected a positive number, {least:e} to {most:e}"));
+        }
+        let [low, high] = self.interval?;
+        let is_inside = (low..=high).contains(&self.value);
+        (!is_inside).then(|| format!("its interval, {low} to {high}, does not contain its value, {}", self.value))
+    }
+}
+
+fn is_digest(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 impl Machine {
@@ -290,6 +346,22 @@ impl Machine {
 #[must_use]
 pub fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the SHA-256 digest of everything that a reader gives, in hexadecimal.
+///
+/// # Errors
+/// If reading fails.
+pub fn digest_of(mut reader: impl Read) -> io::Result<String> {
+    let (mut sum, mut buffer) = (Sha256::new(), vec![0; 64 << 10]);
+    loop {
+        match reader.read(&mut buffer) {
+            Ok(0) => return Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            Ok(read) => sum.update(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn short_digest(text: &str) -> String {
@@ -402,10 +474,11 @@ fn disturbed(result: &LabResult, cell: &CellResult, variants: &[usize]) -> Optio
 }
 
 fn of_interval(metric: Metric, interval: &Interval, runs: usize) -> Option<Figure> {
-    let sound = |value: f64| value.is_finite() && value > 0.0;
-    sound(interval.estimate).then(|| Figure {
+    let (low, high) = (interval.low, interval.high);
+    let is_sound = RANGE.contains(&low) && RANGE.contains(&high) && (low..=high).contains(&interval.estimate);
+    RANGE.contains(&interval.estimate).then(|| Figure {
         value: interval.estimate,
-        interval: Some([interval.low, interval.high]).filter(|ends| ends.iter().all(|end| sound(*end))),
+        interval: is_sound.then_some([low, high]),
         runs,
         unit: metric.unit().into(),
         higher_is_better: metric.is_throughput(),

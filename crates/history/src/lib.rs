@@ -9,13 +9,15 @@
 //! 1. [`entry`]: an entry as JSON, and how it is made of a result.
 //! 2. [`series`]: entries of one machine, load and figure in the order of commits, with their steps.
 //! 3. [`mod@check`]: a commit against the level before it, or the level at another commit.
-//! 4. [`otava`]: the CSV that Apache Otava reads.
+//! 4. [`known`]: an entry beside those that a history has.
+//! 5. [`otava`]: the CSV that Apache Otava reads.
 
 pub mod check;
 pub mod entry;
+pub mod known;
 pub mod otava;
 pub mod series;
 
-pub use check::{Against, Checked, check};
+pub use check::{Against, Checked, Judged, check};
 pub use entry::{Commit, Entry, EntryError};
 pub use series::{Series, all};

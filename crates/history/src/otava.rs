@@ -1,10 +1,10 @@
 //! CSV as Apache Otava reads and writes it: a row per measurement, with its time, its commit, and a column per metric.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use oroshi_words::date::{Date, days_since_1970};
 
-use crate::entry::{Commit, Entry, Figure, Machine, SCHEMA, Subject, Unit, digest};
+use crate::entry::{Commit, Entry, Figure, Machine, RANGE, SCHEMA, Subject, Unit, digest};
 use crate::series::Series;
 
 /// The most rows of a file.
@@ -54,6 +54,17 @@ pub enum OtavaError {
     Csv(#[from] csv::Error),
 }
 
+/// What a file holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// An entry for each row with a figure, in the order of the file.
+    pub entries: Vec<Entry>,
+    /// Columns without a number.
+    pub left_out: Vec<String>,
+    /// Number of rows without a figure.
+    pub empty_rows: usize,
+}
+
 /// A file for Otava, with the test that reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
@@ -65,11 +76,15 @@ pub struct Exported {
     pub yaml: String,
 }
 
-/// Reads a file: an entry for each row. Columns that hold no numbers are left out.
+/// Reads a file: an entry for each row. Columns without a number are left out; so are empty cells.
+///
+/// A row is known by its place: the subject, the machine, its time, its commit, and its number among the rows with
+/// these. A longer file thus adds its new rows only. A row whose figures or directions changed is told from the earlier
+/// one by [`known`](crate::known::known()).
 ///
 /// # Errors
 /// A mistake in the file, with its line.
-pub fn import(text: &str, how: &Import) -> Result<Vec<Entry>, OtavaError> {
+pub fn import(text: &str, how: &Import) -> Result<Imported, OtavaError> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let columns: Vec<String> = reader.headers()?.iter().map(str::to_owned).collect();
     if columns.len() > MOST_COLUMNS {
@@ -85,34 +100,80 @@ pub fn import(text: &str, how: &Import) -> Result<Vec<Entry>, OtavaError> {
     if rows.len() > MOST_ROWS {
         return Err(OtavaError::Nothing(format!("it has more than {MOST_ROWS} rows")));
     }
-    let number = |row: &csv::StringRecord, column: usize| row.get(column)?.parse::<f64>().ok();
-    let is_figure =
-        |column: usize| column != time && column != commit && rows.iter().all(|row| number(row, column).is_some());
-    let metrics: Vec<usize> = (0..columns.len()).filter(|column| is_figure(*column)).collect();
-    if metrics.is_empty() || rows.is_empty() {
+    let has_number = |column: &usize| rows.iter().any(|row| row.get(*column).and_then(number).is_some());
+    let others = (0..columns.len()).filter(|column| *column != time && *column != commit);
+    let (metrics, left_out): (Vec<usize>, Vec<usize>) = others.partition(has_number);
+    if metrics.is_empty() {
         return Err(OtavaError::Nothing("it has no column of numbers beside the time and the commit".into()));
     }
-    let entry = |row: &csv::StringRecord| {
+    let file = File { how, columns: &columns, time, commit, metrics: &metrics };
+    let mut occurrences = HashMap::new();
+    let mut entries = Vec::new();
+    for row in &rows {
+        entries.extend(file.entry(row, &mut occurrences)?);
+    }
+    Ok(Imported {
+        empty_rows: rows.len() - entries.len(),
+        entries,
+        left_out: left_out.into_iter().map(|column| columns[column].clone()).collect(),
+    })
+}
+
+/// A file's columns.
+struct File<'f> {
+    how: &'f Import,
+    columns: &'f [String],
+    time: usize,
+    commit: usize,
+    metrics: &'f [usize],
+}
+
+impl File<'_> {
+    /// Makes an entry of a row, unless all its cells are empty. `occurrences`: the number of rows so far by time and
+    /// commit.
+    fn entry(
+        &self,
+        row: &csv::StringRecord,
+        occurrences: &mut HashMap<(u64, String), usize>,
+    ) -> Result<Option<Entry>, OtavaError> {
+        let how = self.how;
         let wrong = |what: String| OtavaError::Line { line: row.position().map_or(0, csv::Position::line), what };
-        let at = row.get(time).unwrap_or_default();
+        let at = row.get(self.time).unwrap_or_default();
         let unix_s = parse_time(at).ok_or_else(|| {
             wrong(format!("`{at}` is no time: expected 2026-03-01 14:05:00, with or without +0100, or Unix seconds"))
         })?;
-        let id = row.get(commit).unwrap_or_default();
+        let id = row.get(self.commit).unwrap_or_default();
         if id.is_empty() || id.len() > 200 {
             return Err(wrong("the commit has no name, or a very long one".into()));
         }
-        let figures = metrics.iter().map(|column| {
-            let name = &columns[*column];
-            let value = number(row, *column).filter(|value| value.is_finite() && *value > 0.0);
-            let value = value.ok_or_else(|| wrong(format!("{name} is not positive, so it has no ratios")))?;
+        let occurrence = occurrences.entry((unix_s.to_bits(), id.to_owned())).or_default();
+        *occurrence += 1;
+        let mut figures = BTreeMap::new();
+        for column in self.metrics {
+            let (name, cell) = (&self.columns[*column], row.get(*column).unwrap_or_default());
+            if cell.is_empty() {
+                continue;
+            }
+            let value = number(cell).ok_or_else(|| {
+                wrong(format!("`{cell}` in the column {name} is no number: expected one, or an empty cell"))
+            })?;
+            if value <= 0.0 {
+                return Err(wrong(format!("{name} is not positive, so it has no ratios")));
+            }
+            if !RANGE.contains(&value) {
+                let (least, most) = (RANGE.start(), RANGE.end());
+                return Err(wrong(format!("`{cell}` in the column {name}: expected {least:e} to {most:e}")));
+            }
             let higher_is_better = !how.lower.contains(name);
             let figure =
                 Figure { value, interval: None, runs: 1, unit: Unit::Plain, higher_is_better, sensitive: false };
-            Ok((name.clone(), figure))
-        });
-        let figures: BTreeMap<String, Figure> = figures.collect::<Result<_, OtavaError>>()?;
-        Ok(Entry {
+            figures.insert(name.clone(), figure);
+        }
+        if figures.is_empty() {
+            return Ok(None);
+        }
+        let source = serde_json::json!([how.name, how.machine, unix_s, id, occurrence]);
+        Ok(Some(Entry {
             schema: SCHEMA.into(),
             commit: Commit { id: id.to_owned(), unix_s, ..Commit::default() },
             measured_unix_s: unix_s,
@@ -121,7 +182,7 @@ pub fn import(text: &str, how: &Import) -> Result<Vec<Entry>, OtavaError> {
                 words: how.machine.clone(),
                 conditions: BTreeMap::new(),
             },
-            source: digest(&format!("{}\n{}\n{row:?}", how.name, how.machine)),
+            source: digest(&source.to_string()),
             subjects: vec![Subject {
                 name: how.name.clone(),
                 plan: digest("otava")[..12].to_owned(),
@@ -129,9 +190,13 @@ pub fn import(text: &str, how: &Import) -> Result<Vec<Entry>, OtavaError> {
                 disturbed: None,
                 figures,
             }],
-        })
-    };
-    rows.iter().map(entry).collect()
+        }))
+    }
+}
+
+/// A cell's number.
+fn number(cell: &str) -> Option<f64> {
+    cell.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
 /// Writes a file for each subject of each machine. Disturbed measurements are left out, and rows without one of the
@@ -153,7 +218,9 @@ type RowKey<'h> = (u64, &'h str, &'h str);
 
 fn file(machine: &str, name: &str, plan: &str, metrics: &[&Series<'_>]) -> Result<Exported, OtavaError> {
     let plain = |text: &str| text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect::<String>();
-    let test = format!("{}-{}-{}", plain(name), &plan[..plan.len().min(6)], &machine[..machine.len().min(6)]);
+    // Different names can look alike without their signs, and file systems limit the length.
+    let key = digest(&serde_json::json!([machine, name, plan]).to_string());
+    let test = format!("{}-{}", plain(name).chars().take(60).collect::<String>(), &key[..12]);
     let mut rows: BTreeMap<RowKey<'_>, Vec<(usize, f64)>> = BTreeMap::new();
     for (place, series) in metrics.iter().enumerate() {
         for index in series.sound() {
@@ -217,6 +284,11 @@ pub fn parse_time(text: &str) -> Option<f64> {
     let second = parts.next().map_or(Some(0.0), |part| part.parse::<f64>().ok())?;
     let second = Some(second).filter(|second| (0.0..61.0).contains(second))?;
     let days = days_since_1970(year, month, day);
+    // The days of February, say, count on into March.
+    let back = Date::at((days * 86_400) as u64);
+    if [back.year, back.month, back.day] != [year, month, day].map(|part| part as u64) {
+        return None;
+    }
     let seconds = (days * 86_400 + hour * 3600 + minute * 60 - offset_s) as f64 + second;
     (seconds >= 0.0).then_some(seconds)
 }
@@ -236,5 +308,8 @@ fn parse_offset(text: &str) -> Option<i64> {
         return None;
     }
     let (hours, minutes): (i64, i64) = (digits[..2].parse().ok()?, digits.get(2..).unwrap_or("0").parse().unwrap_or(0));
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
     Some(sign * (hours * 3600 + minutes * 60))
 }

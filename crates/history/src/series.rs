@@ -1,11 +1,12 @@
 //! Entries in the order of their commits, as series with steps.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
 
 use oroshi_stats::compare::Interval;
-use oroshi_stats::steps::{self, Noise};
+use oroshi_stats::steps::{self, Noise, Scatter};
 
-use crate::entry::{Commit, Entry, Figure, Machine, Unit};
+use crate::entry::{Commit, Entry, Figure, Machine, Subject, Unit};
 
 /// A series knows its own scatter from so many degrees of freedom on.
 const KNOWN: usize = 5;
@@ -64,7 +65,22 @@ pub struct Step {
     pub changed: Vec<String>,
 }
 
+/// What tells a series from others: machine, subject, load, metric.
+pub(crate) type Key<'h> = (&'h str, &'h str, &'h str, &'h str);
+
 impl<'h> Series<'h> {
+    pub(crate) fn key(&self) -> Key<'h> {
+        (&self.machine.fingerprint, self.subject, self.plan, self.metric)
+    }
+
+    /// Whether the series has no step, and is so short that even a large one could stay unfound: without the noise of
+    /// the machine a series needs more measurements.
+    #[must_use]
+    pub fn is_too_short(&self) -> bool {
+        let least = if self.noise.is_some() { steps::LEAST_POINTS } else { steps::LEAST_ALONE };
+        self.steps.is_empty() && self.sound().len() < least
+    }
+
     /// Returns the indexes of the points that belong to a level.
     #[must_use]
     pub fn sound(&self) -> Vec<usize> {
@@ -89,25 +105,10 @@ impl<'h> Series<'h> {
         levels
     }
 
-    /// Whether this and another series are of one machine, metric and unit, so that their noise is comparable.
-    fn is_beside(&self, other: &Self) -> bool {
-        self.machine.fingerprint == other.machine.fingerprint
-            && self.metric == other.metric
-            && self.unit == other.unit
-            && (self.subject, self.plan) != (other.subject, other.plan)
-    }
-
-    /// Returns the series of the points before this index, with steps of its own.
-    pub(crate) fn before(&self, end: usize, least_change: f64) -> Self {
-        let mut before = Self { points: self.points[..end].to_vec(), steps: Vec::new(), ..self.clone() };
-        before.divide(least_change);
-        before
-    }
-
     fn divide(&mut self, least_change: f64) {
         let sound = self.sound();
         let begins = |place: usize| {
-            place == 0 || !same_commit(self.points[sound[place - 1]].entry, self.points[sound[place]].entry)
+            place == 0 || !self.points[sound[place - 1]].entry.commit.is_same(&self.points[sound[place]].entry.commit)
         };
         let may_begin: Vec<bool> = (0..sound.len()).map(begins).collect();
         let found = steps::steps(&self.values(&sound), &may_begin, self.noise.as_ref(), least_change);
@@ -125,9 +126,8 @@ impl<'h> Series<'h> {
         self.steps = found.into_iter().map(step).collect();
     }
 
-    fn own_noise(&self) -> Option<Noise> {
-        let values = self.values(&self.sound());
-        steps::noise([(values.as_slice(), self.steps_of_sound().as_slice())])
+    fn scatter(&self) -> Scatter {
+        Scatter::of(&self.values(&self.sound()), &self.steps_of_sound())
     }
 
     /// The steps, with places among the sound points.
@@ -138,11 +138,94 @@ impl<'h> Series<'h> {
     }
 }
 
-/// Whether two entries measured the same tree.
+/// Returns entries in the order of their commits, then of time.
+///
+/// Of commits with the same date, the one with the smaller number in git comes first; without numbers, the one that was
+/// measured first. A tree with changes follows its commit.
 #[must_use]
-pub fn same_commit(one: &Entry, other: &Entry) -> bool {
-    let key = |commit: &Commit| (commit.id.clone(), commit.changed);
-    key(&one.commit) == key(&other.commit)
+pub fn ordered<'h>(entries: impl IntoIterator<Item = &'h Entry>) -> Vec<&'h Entry> {
+    let mut ordered: Vec<&Entry> = entries.into_iter().collect();
+    // Measurements of one commit stay together, whenever they were made.
+    let mut commits: HashMap<&str, (Option<u64>, f64)> = HashMap::new();
+    let mut trees = HashMap::new();
+    for entry in &ordered {
+        let (number, first_s) = commits.entry(&entry.commit.id).or_insert((None, f64::INFINITY));
+        *number = entry.commit.number.max(*number);
+        *first_s = entry.measured_unix_s.min(*first_s);
+        let first_s = trees.entry(entry.commit.tree()).or_insert(f64::INFINITY);
+        *first_s = entry.measured_unix_s.min(*first_s);
+    }
+    let of_commit = |entry: &Entry| commits.get(entry.commit.id.as_str()).copied().unwrap_or((None, 0.0));
+    let of_tree = |entry: &Entry| trees.get(&entry.commit.tree()).copied().unwrap_or(0.0);
+    let compare = |one: &&Entry, other: &&Entry| -> Ordering {
+        let ((number, first_s), (other_number, other_first_s)) = (of_commit(one), of_commit(other));
+        let (commit, other_commit) = (&one.commit, &other.commit);
+        let by_commit = commit
+            .unix_s
+            .total_cmp(&other_commit.unix_s)
+            .then(number.cmp(&other_number))
+            .then(first_s.total_cmp(&other_first_s))
+            .then_with(|| commit.id.cmp(&other_commit.id));
+        let by_tree = || {
+            let by_time = || of_tree(one).total_cmp(&of_tree(other));
+            commit.changed.cmp(&other_commit.changed).then_with(by_time).then(commit.tree().cmp(&other_commit.tree()))
+        };
+        let by_time = || one.measured_unix_s.total_cmp(&other.measured_unix_s);
+        by_commit.then_with(by_tree).then_with(by_time).then_with(|| one.source.cmp(&other.source))
+    };
+    ordered.sort_by(compare);
+    ordered
+}
+
+/// Returns pairs of commits with the same date whose order git's numbers do not tell either, so that the time of
+/// measurement decided.
+#[must_use]
+pub fn unclear_order(entries: &[Entry]) -> Vec<(&Commit, &Commit)> {
+    let ordered = ordered(entries);
+    let commits = ordered.windows(2).map(|two| (&two[0].commit, &two[1].commit));
+    let is_unclear = |(one, other): &(&Commit, &Commit)| {
+        let is_same_date = one.unix_s.total_cmp(&other.unix_s).is_eq();
+        let is_numbered = one.number.is_some() && other.number.is_some() && one.number != other.number;
+        one.id != other.id && is_same_date && !is_numbered
+    };
+    commits.filter(is_unclear).collect()
+}
+
+/// Two entries that cannot share a series: one says that more is better, or has another unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mixed {
+    /// The index of one entry.
+    pub one: usize,
+    /// The index of the other.
+    pub other: usize,
+    /// The subject and the metric.
+    pub name: String,
+    /// What differs: `unit` or `direction`.
+    pub what: &'static str,
+}
+
+/// Looks for a series with different units or directions.
+#[must_use]
+pub fn mixed(entries: &[Entry]) -> Option<Mixed> {
+    let mut seen: HashMap<Key<'_>, (usize, &Figure)> = HashMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        for subject in &entry.subjects {
+            for (metric, figure) in &subject.figures {
+                let (one, first) = *seen.entry(key(entry, subject, metric)).or_insert((index, figure));
+                let what = (first.unit != figure.unit)
+                    .then_some("unit")
+                    .or((first.higher_is_better != figure.higher_is_better).then_some("direction"));
+                if let Some(what) = what {
+                    return Some(Mixed { one, other: index, name: format!("{}: {metric}", subject.name), what });
+                }
+            }
+        }
+    }
+    None
+}
+
+fn key<'h>(entry: &'h Entry, subject: &'h Subject, metric: &'h str) -> Key<'h> {
+    (&entry.machine.fingerprint, &subject.name, &subject.plan, metric)
 }
 
 /// Returns all series of a history, with their steps: by machine, subject, load and metric. Steps smaller than
@@ -150,20 +233,28 @@ pub fn same_commit(one: &Entry, other: &Entry) -> bool {
 ///
 /// First each series is divided by its own noise; then again with the noise of the machine's other series.
 #[must_use]
-pub fn all(entries: &[Entry], least_change: f64) -> Vec<Series<'_>> {
-    let mut ordered: Vec<&Entry> = entries.iter().collect();
-    let rank = |entry: &Entry| (entry.commit.id.clone(), entry.commit.changed);
-    ordered.sort_by(|one, other| {
-        let by_date = one.commit.unix_s.total_cmp(&other.commit.unix_s);
-        by_date.then_with(|| rank(one).cmp(&rank(other))).then(one.measured_unix_s.total_cmp(&other.measured_unix_s))
-    });
-    let mut found: BTreeMap<_, Series<'_>> = BTreeMap::new();
-    for entry in ordered {
+pub fn all<'h>(entries: impl IntoIterator<Item = &'h Entry>, least_change: f64) -> Vec<Series<'h>> {
+    let mut all = undivided(entries);
+    all.iter_mut().for_each(|series| series.divide(least_change));
+    let noises = noises(&all);
+    for (series, noise) in all.iter_mut().zip(noises) {
+        if noise.is_some() {
+            series.noise = noise;
+            series.divide(least_change);
+        }
+    }
+    all
+}
+
+/// Returns all series of a history without looking for steps.
+#[must_use]
+pub fn undivided<'h>(entries: impl IntoIterator<Item = &'h Entry>) -> Vec<Series<'h>> {
+    let mut found: BTreeMap<Key<'_>, Series<'_>> = BTreeMap::new();
+    for entry in ordered(entries) {
         for subject in &entry.subjects {
             for (metric, figure) in &subject.figures {
                 let machine = &entry.machine;
-                let key = (machine.fingerprint.as_str(), subject.name.as_str(), subject.plan.as_str(), metric.as_str());
-                let series = found.entry(key).or_insert_with(|| Series {
+                let series = found.entry(key(entry, subject, metric)).or_insert_with(|| Series {
                     machine,
                     subject: &subject.name,
                     load: &subject.load,
@@ -181,28 +272,33 @@ pub fn all(entries: &[Entry], least_change: f64) -> Vec<Series<'_>> {
             }
         }
     }
-    let mut all: Vec<Series<'_>> = found.into_values().collect();
-    all.iter_mut().for_each(|series| series.divide(least_change));
-    let noises: Vec<Option<Noise>> = all.iter().map(|series| of_machine(series, &all)).collect();
-    for (series, noise) in all.iter_mut().zip(noises) {
-        if noise.is_some() {
-            series.noise = noise;
-            series.divide(least_change);
-        }
-    }
-    all
+    found.into_values().collect()
 }
 
-/// Returns the noise of a series' machine without the series itself.
-fn of_machine(series: &Series<'_>, all: &[Series<'_>]) -> Option<Noise> {
-    let others: Vec<(Vec<f64>, Vec<steps::Step>)> = all
-        .iter()
-        .filter(|other| series.is_beside(other))
-        .map(|other| (other.values(&other.sound()), other.steps_of_sound()))
-        .collect();
-    let known = steps::noise(others.iter().map(|(values, steps)| (values.as_slice(), steps.as_slice())))?;
-    let own = series.own_noise().filter(|own| own.freedom >= KNOWN);
-    own.is_none_or(|own| own.spread <= ALIKE * known.spread).then_some(known)
+/// Returns for each series the noise of its machine, from the other series of the metric and unit.
+fn noises(all: &[Series<'_>]) -> Vec<Option<Noise>> {
+    let own: Vec<Scatter> = all.iter().map(Series::scatter).collect();
+    let mut groups: HashMap<(&str, &str, Unit), Vec<usize>> = HashMap::new();
+    for (index, series) in all.iter().enumerate() {
+        groups.entry((&series.machine.fingerprint, series.metric, series.unit)).or_default().push(index);
+    }
+    // The sum of what stands before a series and of what stands behind it. Subtracting its own from a sum of all would
+    // lose the digits of quiet series beside a wild one.
+    let mut others = vec![Scatter::default(); all.len()];
+    for group in groups.into_values() {
+        let mut add = |sum: Scatter, index: &usize| {
+            others[*index] = others[*index] + sum;
+            sum + own[*index]
+        };
+        group.iter().fold(Scatter::default(), &mut add);
+        group.iter().rev().fold(Scatter::default(), &mut add);
+    }
+    let known = |(own, others): (&Scatter, &Scatter)| {
+        let known = others.noise()?;
+        let own = own.noise().filter(|own| own.freedom >= KNOWN);
+        own.is_none_or(|own| own.spread <= ALIKE * known.spread).then_some(known)
+    };
+    own.iter().zip(&others).map(known).collect()
 }
 
 fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
@@ -223,10 +319,12 @@ pub fn as_change(ratio: f64) -> String {
     format!("{}{share}", if ratio < 1.0 { "-" } else { "+" })
 }
 
-/// Returns the first letters of a commit's name, with a plus if the tree had changes.
+/// Returns the first letters of a commit's name. If the tree had changes, a plus and the beginning of their digest
+/// follow.
 #[must_use]
 pub fn short(commit: &Commit) -> String {
     let is_hash = commit.id.len() >= 20 && commit.id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let name = if is_hash { &commit.id[..10] } else { &commit.id };
-    format!("{name}{}", if commit.changed { "+" } else { "" })
+    let difference: String = commit.difference.iter().flat_map(|digest| digest.chars().take(4)).collect();
+    format!("{name}{}{difference}", if commit.changed { "+" } else { "" })
 }

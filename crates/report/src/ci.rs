@@ -154,24 +154,37 @@ pub fn junit(result: &LabResult, findings: &[Finding]) -> String {
 /// (`--fail-if`).
 #[must_use]
 pub fn junit_of_run(record: &Record) -> String {
-    let answered = units::count(record.requests.completed);
-    let (outcome, words) = match (&record.gone, record.requests.completed) {
-        (_, 0) => (Outcome::Error, "not one request was answered".to_owned()),
-        (Some(gone), _) => (Outcome::Error, gone.words()),
-        (None, _) => {
-            let errors = units::plural(record.errors, "error");
-            let rate = units::number(record.rates.requests_per_s);
-            (Outcome::Passed, format!("{answered} answered, {rate}/s, {errors}"))
-        }
+    let completed = record.requests.completed;
+    let rate = units::number(record.rates.requests_per_s);
+    let answered = format!("{} answered, {rate}/s, {}", units::count(completed), errors(record));
+    let (outcome, words) = match &record.gone {
+        _ if completed == 0 => (Outcome::Error, "not one request was answered".to_owned()),
+        Some(gone) => (Outcome::Error, gone.words()),
+        None if record.cut_short => (Outcome::Skipped, format!("ended early: {answered}")),
+        None => (Outcome::Passed, answered),
     };
     let run = Case { name: "answered".into(), outcome, words };
     let cases = std::iter::once(run).chain(record.fail_if.iter().map(of_condition)).collect();
     junit::write(&Suite {
         name: "bench".into(),
         seconds: record.elapsed_s,
-        properties: vec![("title", headline(record)), ("machine", machine(&record.environment))],
+        properties: vec![
+            ("title", headline(record)),
+            ("machine", machine(&record.environment)),
+            ("cut-short", record.cut_short.to_string()),
+        ],
         cases,
     })
+}
+
+/// `12 errors, 0.4 % of requests`.
+fn errors(record: &Record) -> String {
+    let errors = units::plural(record.errors, "error");
+    let all = record.requests.started;
+    if record.errors == 0 || all == 0 {
+        return errors;
+    }
+    format!("{errors}, {} of requests", units::percent((record.errors as f64 / all as f64).min(1.0)))
 }
 
 /// Writes the same of a run of subscriptions (`oroshi bench --mode`).
@@ -180,13 +193,23 @@ pub fn junit_of_subscriptions(record: &oroshi_bench::push::Record) -> String {
     let opened = record.subscriptions.opened;
     let (outcome, words) = match opened {
         0 => (Outcome::Error, "not one subscription was opened".to_owned()),
-        _ => (Outcome::Passed, format!("{}, {}", push::subscribed(record), push::delivered(record))),
+        _ => {
+            let words = format!("{}, {}", push::subscribed(record), push::delivered(record));
+            match record.cut_short {
+                true => (Outcome::Skipped, format!("ended early: {words}")),
+                false => (Outcome::Passed, words),
+            }
+        }
     };
     let run = Case { name: "subscribed".into(), outcome, words };
     junit::write(&Suite {
         name: "bench".into(),
         seconds: record.elapsed_s,
-        properties: vec![("title", push::headline(record)), ("machine", machine(&record.environment))],
+        properties: vec![
+            ("title", push::headline(record)),
+            ("machine", machine(&record.environment)),
+            ("cut-short", record.cut_short.to_string()),
+        ],
         cases: std::iter::once(run).chain(record.fail_if.iter().map(of_condition)).collect(),
     })
 }
@@ -369,6 +392,14 @@ mod tests {
         let text = junit_of_run(&record);
         assert!(text.contains("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"0\""), "{text}");
         assert!(text.contains("name=\"--fail-if p99&lt;2ms\" time=\"0\"><failure message=\"failed: measured 1ms\">"));
+        let mut failing = bench::closed();
+        (failing.errors, failing.requests.started) = (99_999, 100_000);
+        let text = junit_of_run(&failing);
+        assert!(text.contains("99,999 errors, 100.0 % of requests</system-out>"), "{text}");
+        failing.cut_short = true;
+        let text = junit_of_run(&failing);
+        assert!(text.contains("name=\"answered\" time=\"0\"><skipped message=\"ended early: "), "{text}");
+        assert!(text.contains("<property name=\"cut-short\" value=\"true\"/>"), "{text}");
         let none = junit_of_run(&bench::nothing());
         assert!(none.contains("<error message=\"not one request was answered\">"), "{none}");
     }

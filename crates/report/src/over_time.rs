@@ -19,24 +19,23 @@ pub struct TimeSeries {
 }
 
 /// Writes the points of a run as CSV, the first line with the names of the columns. Times are in seconds. The fields of
-/// a point without responses are empty.
+/// a point without responses are empty, and the rate of a sliver at the end.
 #[must_use]
 pub fn csv(record: &Record) -> String {
     let mut text =
         String::from("at_s,unix_s,seconds,requests,requests_per_s,errors,read_bytes,p50_s,p99_s,max_s,connections\n");
     let begin = begin_unix_s(record);
-    for (point, seconds) in points(record) {
-        let rate = point.requests as f64 / seconds;
+    for (point, length) in points(record) {
+        let rate = length.rate(point.requests).map(decimal).unwrap_or_default();
         let time = |ns: Option<u64>| ns.map(|ns| decimal(ns as f64 / 1e9)).unwrap_or_default();
         let alive = point.alive.map(|alive| alive.to_string()).unwrap_or_default();
         let _ = writeln!(
             text,
-            "{},{:.3},{},{},{},{},{},{},{},{},{alive}",
+            "{},{:.3},{},{},{rate},{},{},{},{},{},{alive}",
             decimal(point.at_s),
             begin + point.at_s,
-            decimal(seconds),
+            decimal(length.seconds),
             point.requests,
-            decimal(rate),
             point.errors,
             point.bytes,
             time(point.p50_ns),
@@ -47,31 +46,30 @@ pub fn csv(record: &Record) -> String {
     text
 }
 
-/// Returns the metrics of a run over time. Each point stands at the end of its interval.
+/// Returns the metrics of a run over time. Each point stands at the end of its interval. A sliver at the end of a run
+/// has no rates.
 #[must_use]
 pub fn series(record: &Record) -> Vec<TimeSeries> {
     let begin = begin_unix_s(record);
-    let of = |name, help, label, value: &dyn Fn(&PointRecord, f64) -> Option<f64>| {
-        let at = |(point, seconds): (&PointRecord, f64)| {
-            let end_ms = ((begin + point.at_s + seconds) * 1e3).round() as i64;
-            Some((end_ms, value(point, seconds)?))
+    let of = |name, help, label, value: &dyn Fn(&PointRecord, Length) -> Option<f64>| {
+        let at = |(point, length): (&PointRecord, Length)| {
+            let end_ms = ((begin + point.at_s + length.seconds) * 1e3).round() as i64;
+            Some((end_ms, value(point, length)?))
         };
         TimeSeries { name, help, label, points: points(record).filter_map(at).collect() }
     };
     let latency = |quantile, value: &dyn Fn(&PointRecord) -> Option<u64>| {
-        let seconds = |point: &PointRecord, _: f64| Some(value(point)? as f64 / 1e9);
+        let seconds = |point: &PointRecord, _: Length| Some(value(point)? as f64 / 1e9);
         let help = "Service time of the requests of an interval";
         of("oroshi_bench_latency_seconds", help, Some(("quantile", quantile)), &seconds)
     };
     let all = [
-        of("oroshi_bench_requests_per_second", "Answered requests per second", None, &|point, seconds| {
-            Some(point.requests as f64 / seconds)
+        of("oroshi_bench_requests_per_second", "Answered requests per second", None, &|point, length| {
+            length.rate(point.requests)
         }),
-        of("oroshi_bench_errors_per_second", "Errors per second", None, &|point, seconds| {
-            Some(point.errors as f64 / seconds)
-        }),
-        of("oroshi_bench_read_bytes_per_second", "Bytes read per second", None, &|point, seconds| {
-            Some(point.bytes as f64 / seconds)
+        of("oroshi_bench_errors_per_second", "Errors per second", None, &|point, length| length.rate(point.errors)),
+        of("oroshi_bench_read_bytes_per_second", "Bytes read per second", None, &|point, length| {
+            length.rate(point.bytes)
         }),
         latency("0.5", &|point| point.p50_ns),
         latency("0.99", &|point| point.p99_ns),
@@ -83,11 +81,13 @@ pub fn series(record: &Record) -> Vec<TimeSeries> {
     all.into_iter().filter(|series| !series.points.is_empty()).collect()
 }
 
-/// Returns the labels that tell a run from others: its target, and when it began (Unix seconds).
+/// Returns the labels that tell a run from others: its target; when it began, Unix time to the millisecond; and the
+/// machine's identity since it started, if the system tells it.
 #[must_use]
 pub fn labels(record: &Record, target: &str) -> Vec<(String, String)> {
-    let run = format!("{:.0}", record.started_unix_s);
-    vec![("run".to_owned(), run), ("target".to_owned(), target.to_owned())]
+    let instance = record.environment.boot_id.as_ref().map(|id| ("instance".to_owned(), id.chars().take(36).collect()));
+    let run = format!("{:.3}", record.started_unix_s);
+    instance.into_iter().chain([("run".to_owned(), run), ("target".to_owned(), target.to_owned())]).collect()
 }
 
 /// Writes the metrics of a run in the text format of OpenMetrics 1.0, with timestamps: `promtool tsdb
@@ -119,10 +119,28 @@ fn begin_unix_s(record: &Record) -> f64 {
     record.started_unix_s + record.plan.warmup_s
 }
 
-/// The points, each with its length in seconds: the last one may be narrower.
-fn points(record: &Record) -> impl Iterator<Item = (&PointRecord, f64)> {
+/// The length of a point's interval.
+#[derive(Clone, Copy, Debug)]
+struct Length {
+    seconds: f64,
+    /// A sliver at the end of a run: a few responses in a moment make no rate.
+    is_sliver: bool,
+}
+
+impl Length {
+    fn rate(self, count: u64) -> Option<f64> {
+        (!self.is_sliver).then(|| count as f64 / self.seconds)
+    }
+}
+
+/// The points, each with its length: the last one may be narrower, or even lie behind the end of the run by a rounding
+/// error.
+fn points(record: &Record) -> impl Iterator<Item = (&PointRecord, Length)> {
     let width = record.series.width_s;
-    let length = move |at_s: f64| width.min(record.elapsed_s - at_s).max(1e-3);
+    let length = move |at_s: f64| {
+        let seconds = width.min(record.elapsed_s - at_s).max(1e-3);
+        Length { seconds, is_sliver: record.elapsed_s - at_s < width / 2.0 }
+    };
     record.series.points.iter().map(move |point| (point, length(point.at_s)))
 }
 
@@ -162,11 +180,43 @@ mod tests {
         assert!(text.ends_with("# EOF\n"), "{text}");
         assert!(text.contains("target=\"http://h/\\\"\\\\\\n\"} "), "{text}");
         assert_eq!(text.matches("# TYPE oroshi_bench_latency_seconds gauge").count(), 1, "{text}");
-        assert!(text.contains("oroshi_bench_latency_seconds{quantile=\"0.99\",run=\"1700000000\""), "{text}");
+        assert!(text.contains("oroshi_bench_latency_seconds{quantile=\"0.99\",run=\"1700000000.000\""), "{text}");
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let numbers: Vec<&str> = line.rsplit(' ').take(2).collect();
             assert!(numbers.iter().all(|number| number.parse::<f64>().is_ok_and(f64::is_finite)), "{line}");
         }
+    }
+
+    #[test]
+    fn a_sliver_at_the_end_has_counts_and_no_rate() {
+        let mut record = sample::closed();
+        let last = record.series.points.last().unwrap().at_s;
+        let (width, count) = (record.series.width_s, record.series.points.len());
+        let ends = |record: &Record| {
+            let rates = series(record).remove(0);
+            let lines = csv(record);
+            let last: Vec<String> = lines.lines().last().unwrap().split(',').map(str::to_owned).collect();
+            (rates.name, rates.points.len(), last[3].clone(), last[4].clone())
+        };
+        let requests = record.series.points.last().unwrap().requests.to_string();
+        record.elapsed_s = last + width / 1000.0;
+        assert_eq!(ends(&record), ("oroshi_bench_requests_per_second", count - 1, requests.clone(), String::new()));
+        record.elapsed_s = last - 1e-9;
+        assert_eq!(ends(&record).1, count - 1);
+        record.elapsed_s = last + width * 0.75;
+        let (_, points, counted, rate) = ends(&record);
+        assert_eq!((points, counted), (count, requests));
+        assert!(rate.parse::<f64>().unwrap() > 0.0, "{rate}");
+    }
+
+    #[test]
+    fn labels_tell_runs_of_one_second_and_of_two_machines_apart() {
+        let mut record = sample::closed();
+        record.environment.boot_id = Some("6fd5".into());
+        record.started_unix_s = 1.7e9 + 0.25;
+        let labels = labels(&record, "http://h/");
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(labels, [("instance", "6fd5"), ("run", "1700000000.250"), ("target", "http://h/")]);
     }
 
     #[test]

@@ -19,6 +19,8 @@
 //! The interval of a step is Student's, with both sides' scatter pooled with the machine's. It assumes that the step's
 //! place is right. `tests/all/steps.rs` has its coverage, and the rates of false and of missed steps.
 
+use std::ops::Add;
+
 use fastrand::Rng;
 
 use crate::changepoint::{cautious, median, normal_pair, simulate, without_outliers};
@@ -27,6 +29,11 @@ use crate::compare::student;
 
 /// The most points of a series that are divided; of more, the last ones.
 pub const MOST_POINTS: usize = 400;
+/// The fewest points of a series in which a step can be found with the noise of the machine.
+pub const LEAST_POINTS: usize = 4;
+/// The fewest points of a series in which a step is found without that noise, four on each side. In shorter series a
+/// level that doubles is seldom found, because they cannot show that their points do not vary together.
+pub const LEAST_ALONE: usize = 8;
 
 /// How measurements on one machine scatter around their level.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,7 +93,7 @@ pub fn steps(points: &[f64], may_begin: &[bool], noise: Option<&Noise>, least_ch
     let mut cuts = test.cuts(&tamed, may_begin);
     loop {
         let at: Vec<usize> = cuts.iter().map(|cut| cut.0).collect();
-        let found = estimate(&logs, &at, noise);
+        let found = estimate(&logs, &at, noise, autocorrelation);
         let least = (1.0 + least_change).ln();
         let superfluous = |change: &Change| change.p >= SIGNIFICANT || change.ratio.estimate.ln().abs() < least;
         let weakest = found.iter().enumerate().filter(|(_, change)| superfluous(change));
@@ -110,28 +117,66 @@ pub fn steps(points: &[f64], may_begin: &[bool], noise: Option<&Noise>, least_ch
 /// degrees of freedom.
 #[must_use]
 pub fn noise<'s>(series: impl IntoIterator<Item = (&'s [f64], &'s [Step])>) -> Option<Noise> {
-    let (mut squares, mut products, mut points, mut levels) = (0.0, 0.0, 0, 0);
-    for (figures, steps) in series {
+    let sum = series.into_iter().fold(Scatter::default(), |sum, (figures, steps)| sum + Scatter::of(figures, steps));
+    sum.noise()
+}
+
+/// The scatter of series around their levels, as sums: those of several series add up to the [`Noise`] of a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scatter {
+    squares: f64,
+    products: f64,
+    points: usize,
+    levels: usize,
+}
+
+impl Scatter {
+    /// Returns the scatter of one series with its steps. Figures that are not positive and finite scatter by nothing.
+    #[must_use]
+    pub fn of(figures: &[f64], steps: &[Step]) -> Self {
         if figures.is_empty() || figures.iter().any(|figure| !(figure.is_finite() && *figure > 0.0)) {
-            continue;
+            return Self::default();
         }
         let logs: Vec<f64> = figures.iter().map(|figure| figure.ln()).collect();
         let at: Vec<usize> = steps.iter().map(|step| step.at).collect();
         let tamed = without_strays(&logs, &at);
         let own = levels_of(&tamed, &at);
-        let sums = squares_and_products(&own);
-        squares += sums.0;
-        products += sums.1;
-        points += tamed.len();
-        levels += own.len();
+        let (squares, products) = squares_and_products(&own);
+        Self { squares, products, points: tamed.len(), levels: own.len() }
     }
-    let freedom = points.checked_sub(levels).filter(|freedom| *freedom >= 3)?;
-    let autocorrelation = cautious(unbiased(squares, products, levels, points), points.max(LEAST_POINTS + 1));
-    Some(Noise { spread: (squares / freedom as f64).sqrt(), freedom, autocorrelation })
+
+    /// Returns the noise; `None` with fewer than three degrees of freedom.
+    #[must_use]
+    pub fn noise(&self) -> Option<Noise> {
+        let freedom = self.points.checked_sub(self.levels).filter(|freedom| *freedom >= 3)?;
+        Some(Noise { spread: (self.squares / freedom as f64).sqrt(), freedom, autocorrelation: self.autocorrelation() })
+    }
+
+    /// Returns the lag-1 autocorrelation, with an allowance for its error.
+    fn autocorrelation(&self) -> f64 {
+        let estimate = unbiased(self.squares, self.products, self.levels, self.points);
+        cautious(estimate, self.points.max(LEAST_POINTS + 1))
+    }
+}
+
+impl Add for Scatter {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            squares: self.squares + other.squares,
+            products: self.products + other.products,
+            points: self.points + other.points,
+            levels: self.levels + other.levels,
+        }
+    }
 }
 
 /// Compares two groups of measurements of one series, of which `after` follows `before`. `None` with too few of them to
 /// know how they scatter: together with the machine's, two degrees of freedom.
+///
+/// Without `noise`, the groups' own autocorrelation counts: measurements that vary together for a while say less than
+/// as many independent ones. Short groups cannot show that they are independent, so their interval is wide.
 #[must_use]
 pub fn change(before: &[f64], after: &[f64], noise: Option<&Noise>) -> Option<Change> {
     let is_figure = |figure: &f64| figure.is_finite() && *figure > 0.0;
@@ -139,7 +184,15 @@ pub fn change(before: &[f64], after: &[f64], noise: Option<&Noise>) -> Option<Ch
         return None;
     }
     let logs: Vec<f64> = before.iter().chain(after).map(|figure| figure.ln()).collect();
-    estimate(&logs, &[before.len()], noise).pop().filter(|change| change.p.is_finite())
+    let cuts = [before.len()];
+    let own = || {
+        let tamed = without_strays(&logs, &cuts);
+        let levels = levels_of(&tamed, &cuts);
+        let (squares, products) = squares_and_products(&levels);
+        Scatter { squares, products, points: tamed.len(), levels: levels.len() }.autocorrelation()
+    };
+    let autocorrelation = noise.map_or_else(own, |noise| noise.autocorrelation);
+    estimate(&logs, &cuts, noise, autocorrelation).pop().filter(|change| change.p.is_finite())
 }
 
 const CONFIDENCE: f64 = 0.95;
@@ -147,7 +200,6 @@ const SIGNIFICANT: f64 = 0.01;
 /// The p value of divisions that count for the autocorrelation.
 const CLEAR: f64 = 0.003;
 const LEAST_SIDE: usize = 2;
-const LEAST_POINTS: usize = 4;
 /// Number of simulated series, as in `changepoint`.
 const SIMULATED: usize = 999;
 /// Measurements never agree better than this share: a division must not rest on rounding.
@@ -228,7 +280,7 @@ fn autocorrelation_within_levels(points: &[f64], may_begin: &[bool]) -> f64 {
     let cuts: Vec<usize> = test.cuts(points, may_begin).into_iter().map(|cut| cut.0).collect();
     let levels = levels_of(points, &cuts);
     let (squares, products) = squares_and_products(&levels);
-    cautious(unbiased(squares, products, levels.len(), points.len()), points.len().max(LEAST_POINTS + 1))
+    Scatter { squares, products, points: points.len(), levels: levels.len() }.autocorrelation()
 }
 
 /// Returns the sums of squares and of lag-1 products around the levels.
@@ -295,17 +347,20 @@ fn drawn_spread(freedom: usize, rng: &mut Rng) -> f64 {
     root.max(0.0).powi(3).sqrt()
 }
 
-/// Estimates the ratio at each cut between the levels beside it.
-fn estimate(logs: &[f64], cuts: &[usize], noise: Option<&Noise>) -> Vec<Change> {
+/// Estimates the ratio at each cut between the levels beside it. The ends of intervals are finite and positive.
+fn estimate(logs: &[f64], cuts: &[usize], noise: Option<&Noise>, autocorrelation: f64) -> Vec<Change> {
     let tamed = without_strays(logs, cuts);
     let levels = levels_of(&tamed, cuts);
     let (squares, _) = squares_and_products(&levels);
     let own = logs.len() - levels.len();
+    // Points that vary together stay closer to their own mean than to the level.
+    let kept = |level: &&[f64]| level.len() as f64 * (1.0 - mean_variance(level.len(), autocorrelation));
+    let kept: f64 = levels.iter().map(kept).sum();
+    let squares = if kept > 0.0 { squares * own as f64 / kept } else { squares };
     let (known, freedom) = noise.map_or((0.0, 0), |noise| (noise.spread * noise.spread, noise.freedom));
     let freedom_of_both = own + freedom;
     let variance = (squares + known * freedom as f64) / freedom_of_both as f64;
     let variance = variance.max(LEAST_SPREAD * LEAST_SPREAD);
-    let autocorrelation = noise.map_or(0.0, |noise| noise.autocorrelation);
     let pair = |two: &[&[f64]]| {
         let difference = mean(two[1]) - mean(two[0]);
         let variances = two.iter().map(|level| mean_variance(level.len(), autocorrelation));
@@ -315,7 +370,8 @@ fn estimate(logs: &[f64], cuts: &[usize], noise: Option<&Noise>) -> Vec<Change> 
             return Change { ratio, p: f64::NAN };
         }
         let reach = student::quantile(CONFIDENCE, freedom_of_both) * error;
-        let (low, high) = ((difference - reach).exp(), (difference + reach).exp());
+        let low = (difference - reach).exp().max(f64::MIN_POSITIVE);
+        let high = (difference + reach).exp().min(f64::MAX);
         let ratio = Interval { estimate: difference.exp(), low, high };
         Change { ratio, p: student::outside(difference.abs() / error, freedom_of_both) }
     };

@@ -15,7 +15,7 @@ use crate::interrupt::{self, Temporary};
 use crate::lab_live::LabLive;
 
 /// The default folder of results.
-const FOLDER: &str = "oroshi-results";
+pub(crate) const FOLDER: &str = "oroshi-results";
 pub(super) const DATA: &str = "result.json";
 const PAGE: &str = "report.html";
 const OUTPUT: &str = "output";

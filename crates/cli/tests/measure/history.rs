@@ -137,14 +137,41 @@ fn a_result_is_added_once_with_its_commit() {
     let files: Vec<PathBuf> = fs::read_dir(place.path("perf")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     let entry: Value = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
-    assert_eq!((&entry["commit"]["id"], &entry["commit"]["subject"]), (&commit.into(), &"change 0".into()));
+    assert_eq!((&entry["commit"]["id"], &entry["commit"]["subject"]), (&commit.clone().into(), &"change 0".into()));
+    assert_eq!(entry["commit"]["number"], 1);
     assert_eq!(entry["commit"]["changed"], false);
+    let twice = place.history(&["add", "../perf", "../run.json", "--commit", "r7", "--date", "2026-03-01 10:00"]);
+    let why = format!("holds this result of the commit {} instead of r7", &commit[..10]);
+    assert!(twice.code == Some(2) && twice.err.contains(&why), "one result counts once: {twice:?}");
+    let renamed = place.history(&["add", "../perf", "../run.json", "--name", "other"]);
+    assert!(renamed.code == Some(2) && renamed.err.contains("`hello` instead of `other`"), "{renamed:?}");
+    assert_eq!(fs::read_dir(place.path("perf")).unwrap().count(), 1, "nothing was written");
+
     fs::write(place.path("app/file"), "changed").unwrap();
-    assert_eq!(place.add(&record, 2.0).code, Some(0));
+    let changed = place.add(&record, 2.0);
+    assert!(changed.code == Some(0) && changed.err.contains("the tree has changes (file)"), "{changed:?}");
+    fs::write(place.path("app/new.rs"), "more").unwrap();
+    let changed = place.add(&record, 3.0);
+    assert!(changed.code == Some(0) && changed.err.contains("(file and 1 more)"), "{changed:?}");
     let shown = place.history(&["show", "../perf"]);
     assert!(shown.out.contains("hello: rps"), "{shown:?}");
-    let named = place.history(&["add", "../perf", "../run.json", "--commit", "r7", "--date", "2026-03-01 10:00"]);
-    assert_eq!(named.code, Some(0), "{named:?}");
+    let several = place.history(&["check", "../perf", "--commit", "HEAD+"]);
+    assert!(several.code == Some(2) && several.err.contains("several trees with changes"), "{several:?}");
+    let clean = place.history(&["check", "../perf", "--commit", "HEAD", "--metrics", "load-cpu"]);
+    assert!(clean.code == Some(0) && clean.out.starts_with(&format!("commit {} ", &commit[..10])), "{clean:?}");
+    assert!(clean.err.contains("unknown  --fail-if slower: nothing could be judged"), "{clean:?}");
+
+    // The history and results of experiments are no change of the tree.
+    place.git(&["checkout", "--quiet", "--", "file"]);
+    fs::remove_file(place.path("app/new.rs")).unwrap();
+    fs::create_dir_all(place.path("app/oroshi-results/a")).unwrap();
+    fs::write(place.path("app/oroshi-results/a/result.json"), "{}").unwrap();
+    fs::write(place.path("app/run.json"), record.to_string()).unwrap();
+    let inside = place.history(&["add", "perf", "run.json"]);
+    assert!(inside.code == Some(0) && !inside.err.contains("the tree has changes"), "{inside:?}");
+    fs::remove_file(place.path("app/run.json")).unwrap();
+    let again = place.add(&record, 4.0);
+    assert!(again.err.contains("the tree has changes (perf/"), "another folder is one: {again:?}");
     let unknown = place.history(&["add", "../perf", "../run.json", "--commit", "r8"]);
     assert!(unknown.code == Some(2) && unknown.err.contains("expected --date"), "{unknown:?}");
 }
@@ -156,7 +183,7 @@ fn garbage_in_the_folder_is_named() {
     let file = folder.path().join("x.json");
     for (text, why) in [
         ("", "no entry of a history"),
-        ("{\"schema\": \"oroshi-bench/1.7\"}", "expected \"schema\": \"oroshi-history/1.0\""),
+        ("{\"schema\": \"oroshi-bench/1.7\"}", "expected \"schema\": \"oroshi-history/1.1\""),
         ("{\"schema\": \"oroshi-history/7.0\"}", "it is of schema oroshi-history/7.0"),
         ("{\"schema\": \"oroshi-history/1.0\", \"commit\": 3}", "no entry of a history"),
     ] {
@@ -166,6 +193,10 @@ fn garbage_in_the_folder_is_named() {
     }
     fs::write(&file, [0xff, 0xfe, 0]).unwrap();
     assert_eq!(oroshi(&["history", "check", dir]).code, Some(2));
+    fs::remove_file(&file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, 0o600.into()).unwrap();
+    let pipe = oroshi(&["history", "show", dir]);
+    assert!(pipe.code == Some(2) && pipe.err.contains("it is no regular file"), "a pipe holds up nothing: {pipe:?}");
     fs::remove_file(&file).unwrap();
     fs::write(folder.path().join("README.md"), "what this is").unwrap();
     let empty = oroshi(&["history", "show", dir]);
@@ -195,9 +226,23 @@ fn csv_of_otava_comes_and_goes() {
     let imported = oroshi(&["history", "import", &perf, &csv, "--lower", "metric2"]);
     assert_eq!(imported.code, Some(0), "{imported:?}");
     assert!(oroshi(&["history", "import", &perf, &csv, "--lower", "metric2"]).err.contains("20 are already"));
+    let turned = oroshi(&["history", "import", &perf, &csv]);
+    assert!(turned.code == Some(2) && turned.err.contains("with another direction of metric2"), "{turned:?}");
     let shown = oroshi(&["history", "show", &perf]);
     assert!(shown.out.contains("worse  local: metric1: -22") && shown.out.contains("at aaa12 "), "{shown:?}");
     assert!(!shown.out.contains("local: metric2: "), "{shown:?}");
+    // Branches that imported it in different ways were merged.
+    let mixed = path("mixed");
+    fs::create_dir(&mixed).unwrap();
+    for (name, is_turned) in [("a.json", false), ("b.json", true)] {
+        let first = fs::read_dir(&perf).unwrap().next().unwrap().unwrap().path();
+        let mut entry: Value = serde_json::from_str(&fs::read_to_string(first).unwrap()).unwrap();
+        entry["subjects"][0]["figures"]["metric2"]["higher_is_better"] = is_turned.into();
+        fs::write(Path::new(&mixed).join(name), entry.to_string()).unwrap();
+    }
+    let shown = oroshi(&["history", "show", &mixed]);
+    let why = "b.json have different directions of local: metric2";
+    assert!(shown.code == Some(2) && shown.err.contains("a.json and ") && shown.err.contains(why), "{shown:?}");
     let wrong = oroshi(&["history", "import", &perf, &csv, "--time-column", "when"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("no column `when`"), "{wrong:?}");
     let exported = oroshi(&["history", "export", &perf, &out]);

@@ -1,7 +1,8 @@
 //! Entries of results, and garbage.
 
 use crate::made::entry;
-use oroshi_history::entry::{Unit, digest};
+use oroshi_history::entry::{MOST_FIGURES, Unit, digest, digest_of};
+use oroshi_history::known::{Known, known};
 use oroshi_history::{Commit, Entry, EntryError};
 use oroshi_lab::baseline::SavedResult;
 use oroshi_report::sample;
@@ -87,11 +88,63 @@ fn garbage_is_no_entry() {
         ("/commit/id", "x".repeat(300).into()),
         ("/subjects/0/figures/cpu/value", serde_json::json!(0.0)),
         ("/subjects/0/figures/cpu/value", serde_json::json!(-3.0)),
+        ("/subjects/0/figures/cpu/value", serde_json::json!(1e-300)),
+        ("/subjects/0/figures/cpu/value", serde_json::json!(1e308)),
         ("/subjects/0/figures/cpu/interval", serde_json::json!([0.0, 1.0])),
+        ("/subjects/0/figures/cpu/interval", serde_json::json!([6.0, 7.0])),
+        ("/subjects/0/figures/cpu/interval", serde_json::json!([7.0, 4.0])),
+        ("/subjects/0/plan", "".into()),
+        ("/subjects/0/plan", "ééé".into()),
+        ("/machine/fingerprint", "../..".into()),
+        ("/source", "f".repeat(65).into()),
     ] {
         assert!(matches!(with(path, value.clone()), Err(EntryError::Malformed(_))), "{path} {value}");
     }
     assert!(with("/schema", "oroshi-history/1.9".into()).is_ok(), "a later version adds fields");
+}
+
+#[test]
+fn an_entry_has_a_limited_number_of_figures() {
+    let mut entry = entry(1, &[("a", 5.0)]);
+    let figures = &mut entry.subjects[0].figures;
+    let one = figures["cpu"];
+    figures.extend((0..MOST_FIGURES).map(|index| (index.to_string(), one)));
+    let error = Entry::parse(&serde_json::to_string(&entry).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("a has more than 1000 figures"), "{error}");
+}
+
+#[test]
+fn a_result_counts_once_whatever_is_said_of_it() {
+    let held = entry(1, &[("a", 5.0)]);
+    assert_eq!(known(&held, &held), Known::Same);
+    assert_eq!(known(&entry(2, &[("a", 5.0)]), &held), Known::New);
+    let changed = |change: &dyn Fn(&mut Entry)| {
+        let mut new = held.clone();
+        change(&mut new);
+        match known(&new, &held) {
+            Known::Different(what) => what,
+            other => panic!("{other:?}"),
+        }
+    };
+    let other_commit = changed(&|new| new.commit.id = "v2".into());
+    assert_eq!(other_commit, "of the commit 0000000000 instead of v2");
+    assert!(changed(&|new| new.commit.changed = true).ends_with("instead of 0000000000+"));
+    assert!(changed(&|new| new.commit.unix_s += 1.0).contains("with the date 1770003600 instead of 1770003601"));
+    assert_eq!(changed(&|new| new.subjects[0].name = "b".into()), "with the name `a` instead of `b`");
+    let direction = changed(&|new| new.subjects[0].figures.get_mut("cpu").unwrap().higher_is_better = true);
+    assert_eq!(direction, "with another direction of cpu: lower is better");
+    assert_eq!(changed(&|new| new.subjects[0].figures.get_mut("cpu").unwrap().value = 6.0), "with cpu 5 instead of 6");
+    // A later version may know more figures.
+    let mut more = held.clone();
+    let one = more.subjects[0].figures["cpu"];
+    more.subjects[0].figures.insert("memory".into(), one);
+    assert_eq!(known(&more, &held), Known::Same);
+}
+
+#[test]
+fn everything_that_a_reader_gives_is_digested() {
+    let long = "a".repeat(200_000);
+    assert_eq!(digest_of(long.as_bytes()).unwrap(), digest(&long));
 }
 
 #[test]

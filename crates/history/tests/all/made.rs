@@ -25,7 +25,12 @@ pub(crate) fn entry(commit: usize, figures: &[(&str, f64)]) -> Entry {
     let unix_s = FIRST + 3600.0 * commit as f64;
     Entry {
         schema: SCHEMA.into(),
-        commit: Commit { id: format!("{commit:040x}"), unix_s, subject: format!("change {commit}"), changed: false },
+        commit: Commit {
+            id: format!("{commit:040x}"),
+            unix_s,
+            subject: format!("change {commit}"),
+            ..Commit::default()
+        },
         measured_unix_s: unix_s + 60.0,
         machine: Machine { fingerprint: "abcdef012345".into(), words: "a machine".into(), conditions: BTreeMap::new() },
         source: format!("{commit:064x}"),
@@ -36,12 +41,21 @@ pub(crate) fn entry(commit: usize, figures: &[(&str, f64)]) -> Entry {
 /// Entries of so many commits with three subjects and 1 % of noise; that of the first subject is multiplied by each
 /// factor from its commit on.
 pub(crate) fn noisy(commits: usize, factors: &[(usize, f64)], seed: u64) -> Vec<Entry> {
+    correlated(commits, factors, seed, 0.0)
+}
+
+/// The same with noise of this lag-1 autocorrelation.
+pub(crate) fn correlated(commits: usize, factors: &[(usize, f64)], seed: u64, autocorrelation: f64) -> Vec<Entry> {
     let mut rng = Rng::with_seed(seed);
     // A sum of twelve uniform numbers is close enough to a normal one.
-    let mut noise = move || (0.01 * ((0..12).map(|_| rng.f64()).sum::<f64>() - 6.0)).exp();
+    let mut normal = move || (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0;
+    let mut last = [normal(), normal(), normal()];
+    let fresh = (1.0 - autocorrelation * autocorrelation).sqrt();
     let one = |commit: usize| {
         let level: f64 = factors.iter().filter(|(at, _)| commit >= *at).map(|(_, factor)| factor).product();
-        entry(commit, &[("a", 10_000.0 * level * noise()), ("b", 25_000.0 * noise()), ("c", 40_000.0 * noise())])
+        last = last.map(|last| autocorrelation * last + fresh * normal());
+        let [a, b, c] = last.map(|noise| (0.01 * noise).exp());
+        entry(commit, &[("a", 10_000.0 * level * a), ("b", 25_000.0 * b), ("c", 40_000.0 * c)])
     };
     (0..commits).map(one).collect()
 }

@@ -1,6 +1,6 @@
 //! A history for a terminal: each step, then the present level of every series.
 
-use oroshi_history::check::Checked;
+use oroshi_history::check::{Checked, Judged};
 use oroshi_history::series::{Series, as_change, short};
 use oroshi_stats::compare::Verdict;
 use oroshi_words::printable;
@@ -54,7 +54,11 @@ fn of_machine(series: &[&Series<'_>], paint: Paint) -> String {
         let spread =
             series.noise.map_or_else(|| "-".to_owned(), |noise| oroshi_words::units::percent(noise.spread.exp() - 1.0));
         let level = if values.is_empty() { "-".to_owned() } else { series.unit.text(middle) };
-        rows.push(vec![name, series.points.len().to_string(), level, spread, series.steps.len().to_string()]);
+        let steps = match series.is_too_short() {
+            true => "too few measurements to tell".to_owned(),
+            false => series.steps.len().to_string(),
+        };
+        rows.push(vec![name, series.points.len().to_string(), level, spread, steps]);
     }
     steps.sort_by(|one, other| other.0.total_cmp(&one.0));
     let steps: String = steps.into_iter().map(|step| step.1).collect();
@@ -62,9 +66,9 @@ fn of_machine(series: &[&Series<'_>], paint: Paint) -> String {
     format!("{steps}\n{}", columns(0, &rows))
 }
 
-/// Writes what a check found: a line per figure, those that are worse first.
+/// Writes what a check found: the judged commit, then a line per figure, those that are worse first.
 #[must_use]
-pub fn checked(found: &[Checked], paint: Paint) -> String {
+pub fn checked(judged: &Judged, paint: Paint) -> String {
     let rank = |verdict: Verdict| match verdict {
         Verdict::Slower => 0,
         Verdict::Disturbed => 1,
@@ -72,7 +76,9 @@ pub fn checked(found: &[Checked], paint: Paint) -> String {
         Verdict::Faster => 3,
         Verdict::Equivalent => 4,
     };
-    let mut sorted: Vec<&Checked> = found.iter().collect();
+    let commit = &judged.commit;
+    let head = format!("commit {} {} {}", short(commit), figure::date(commit.unix_s), printable(&commit.subject));
+    let mut sorted: Vec<&Checked> = judged.figures.iter().collect();
     sorted.sort_by_key(|one| rank(one.verdict));
     let line = |one: &&Checked| {
         let words = printable(&one.words);
@@ -84,5 +90,6 @@ pub fn checked(found: &[Checked], paint: Paint) -> String {
         };
         format!("{}: {}: {words}\n", printable(&one.subject), printable(&one.metric))
     };
-    sorted.iter().map(line).collect()
+    let lines: String = sorted.iter().map(line).collect();
+    format!("{}\n{lines}", paint.dim(head.trim_end()))
 }

@@ -42,6 +42,7 @@ fn entry(number: usize) -> Entry {
             unix_s,
             subject: format!("Change {number} & <b>more</b>"),
             changed: number == 39,
+            ..Commit::default()
         },
         measured_unix_s: unix_s,
         machine: Machine {

@@ -2,7 +2,7 @@
 
 use crate::noise::normal;
 use fastrand::Rng;
-use oroshi_stats::steps::{Noise, change, noise, steps};
+use oroshi_stats::steps::{Noise, Scatter, change, noise, steps};
 
 /// Figures around 100 with autocorrelated noise of this share, multiplied by each factor from its place on.
 fn series(points: usize, spread: f64, autocorrelation: f64, factors: &[(usize, f64)], rng: &mut Rng) -> Vec<f64> {
@@ -152,6 +152,39 @@ fn a_single_change_has_the_false_alarms_of_its_p_value() {
         })
         .count();
     assert!((60..=140).contains(&alarms), "{alarms} of 2000");
+}
+
+/// Several measurements of one commit, or of the commits since a release: measurements of one hour vary together.
+#[test]
+fn several_new_measurements_that_vary_together_invent_no_change() {
+    for (autocorrelation, before) in [(0.7, 30), (0.5, 30), (0.7, 12)] {
+        let mut rng = Rng::with_seed(10);
+        let (mut invented, mut found) = (0, 0);
+        for _ in 0..400 {
+            let points = series(before + 5, 0.01, autocorrelation, &[], &mut rng);
+            invented += usize::from(change(&points[..before], &points[before..], None).unwrap().p < 0.05);
+            let worse = series(before + 5, 0.01, autocorrelation, &[(before, 1.2)], &mut rng);
+            found += usize::from(change(&worse[..before], &worse[before..], None).unwrap().p < 0.05);
+        }
+        let case = format!("autocorrelation {autocorrelation}, {before} before");
+        assert!(invented <= 24 && found >= 360, "{case}: {invented} of 400 invented, {found} of 400 found");
+    }
+}
+
+#[test]
+fn the_ends_of_an_interval_are_numbers() {
+    let wild = change(&[1e-30, 1e30], &[1e30, 1e-30], None).unwrap();
+    let ends = [wild.ratio.low, wild.ratio.high];
+    assert!(ends.iter().all(|end| end.is_finite() && *end > 0.0), "{wild:?}");
+}
+
+#[test]
+fn sums_of_scatter_give_the_noise_of_all() {
+    let mut rng = Rng::with_seed(11);
+    let all: Vec<Vec<f64>> = (0..3).map(|_| series(20, 0.02, 0.4, &[], &mut rng)).collect();
+    let sum = all.iter().map(|points| Scatter::of(points, &[])).fold(Scatter::default(), |sum, one| sum + one);
+    assert_eq!(sum.noise(), noise(all.iter().map(|points| (points.as_slice(), &[][..]))));
+    assert_eq!((Scatter::default().noise(), Scatter::of(&[1.0, -1.0], &[])), (None, Scatter::default()));
 }
 
 #[test]
