@@ -156,11 +156,7 @@ while (($# > 0)); do
 done
 [[ ${arguments[0]} != compare ]] || arguments+=(--max-time 3s)
 [[ ${arguments[0]} != bench || " ${arguments[*]} " == *" -d "* || " ${arguments[*]} " == *" -n "* || " ${arguments[*]} " == *" -s "* ]] || arguments=(bench -d 200ms "${arguments[@]:1}")
-[[ ${arguments[0]} == compare ]] || exec OROSHI "${arguments[@]}"
-OROSHI "${arguments[@]}"
-code=$?
-((code != 5)) || code=0 # a verdict that the page shows needs a quiet machine
-exit $code
+exec OROSHI "${arguments[@]}"
 """
 
 # In a namespace of its own: the walk's /tmp and /run; the repository stands in /tmp/root.
@@ -264,7 +260,10 @@ def compare(section, folder, said):
     problems = []
     for number, ((_, command, _, line), wanted) in enumerate(zip(section.commands, expected(section))):
         code = ended.get(str(number))
-        fine = code is not None and (code != 0 if wanted == "not 0" else code == wanted)
+        # Verdicts need a quiet machine, and more than one commit: 4 is undecided, 5 is disturbed, 1 names a figure without one.
+        without = code in (4, 5) or code == 1 and "error: not everything could be compared" in said
+        undecided = without and wanted == 0 and re.search(r"\boroshi (compare|history check)\b", command)
+        fine = code is not None and (code != 0 if wanted == "not 0" else code == wanted or undecided)
         if not fine:
             log = folder / f"log.{number}"
             told = log.read_text(errors="replace") if log.exists() else said
