@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted push-faults
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec packages packages-test release site gem floor setup fmt clean bench-check planted push-faults
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -80,6 +80,19 @@ soak: ## a million requests each through the Rust and the Ruby client: memory st
 floor: ## the least that a request can cost: tools/floor
 	scripts/setup build
 	$(CARGO_RELEASE) --manifest-path tools/floor/Cargo.toml --target-dir $(TARGET)/floor
+
+packages: ## static binaries, .deb, gem, image, SBOM and checksums, as target/packages; half an hour
+	scripts/packages
+
+packages-test: ## installs each of these in a clean root, and uses it
+	scripts/packages-test
+
+release: ## checks that VERSION=0.1.0 can be released, builds and tests all of it, says what is next; tags nothing
+	scripts/release $(VERSION)
+
+site: ## the site from docs/, as target/site/html
+	scripts/setup site
+	scripts/site
 
 setup: ## installs what building, testing and measuring need (as root, on Debian or Ubuntu)
 	scripts/setup build test bench

@@ -22,7 +22,9 @@ Gem::Specification.new do |spec|
   spec.files = Dir.chdir(__dir__) do
     Dir["Cargo.toml", "LICENSE-*", "docs/{rack,client}.md", "crates/{http1,http2,words,net,core,multiplex,client}/{Cargo.toml,src/**/*.rs}",
         "ruby/README.md", "ruby/exe/*", "ruby/lib/**/*.rb", "ruby/ext/{Cargo.toml,Cargo.lock,native_makefile.rb}",
-        "ruby/ext/{oroshi,client}/{Cargo.toml,extconf.rb,src/**/*.rs}"]
+        "ruby/ext/{oroshi,client}/{Cargo.toml,extconf.rb,src/**/*.rs}"] +
+      # The crates of others, where `make packages` put them: the released gem is built without a network.
+      Dir.glob("ruby/ext/vendor/**/*", File::FNM_DOTMATCH).select { |path| File.file?(path) }.sort
   end
   spec.bindir = "ruby/exe"
   spec.executables = ["oroshi-rack"]

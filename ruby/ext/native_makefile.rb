@@ -70,6 +70,15 @@ module NativeMakefile
     nil
   end
 
+  # Returns cargo's flags for the crates that the released gem brings (scripts/packages): it is built without a network. A
+  # gem that was built from the repository has none, and cargo downloads them.
+  def vendored
+    folder = "#{__dir__}/vendor"
+    return "" unless File.directory?(folder)
+
+    %( --offline --config 'source.crates-io.replace-with="vendored"' --config 'source.vendored.directory="#{folder}"')
+  end
+
   # rb-sys reads the headers of this very Ruby. cargo's intermediate files are large, and are removed unless
   # CARGO_TARGET_DIR says where to keep them.
   def text(package, name)
@@ -79,7 +88,7 @@ module NativeMakefile
       target = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
       all:
-      \tcargo build --release --locked --manifest-path "#{__dir__}/Cargo.toml" --package #{package} --target-dir "$(target)"
+      \tcargo build --release --locked#{vendored} --manifest-path "#{__dir__}/Cargo.toml" --package #{package} --target-dir "$(target)"
 
       install: all
       \tmkdir -p "$(DESTDIR)$(sitearchdir)/oroshi"

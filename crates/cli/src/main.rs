@@ -78,6 +78,11 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use oroshi_words::printable;
 
+/// Static binaries allocate with mimalloc: musl's allocator takes one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measure HTTP servers, prove which of two is faster, and replace the slow parts
 #[derive(Debug, Parser)]
 #[command(

@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "repository/packaging.rs"]
+mod packaging;
+#[path = "repository/pages.rs"]
+mod pages;
+
 /// The largest kept result, in bytes: each clone downloads all of them.
 const MAX_RESULT_BYTES: u64 = 200_000;
 
