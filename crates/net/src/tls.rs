@@ -5,11 +5,13 @@ mod clients;
 mod error;
 mod facts;
 mod server;
+mod session;
 
 pub use client::{ClientTls, ClientTlsOptions, Roots};
 pub use clients::ClientAuthorities;
 pub use error::{TlsConfigError, TlsError};
 pub use facts::{ClientCertificate, TlsFacts};
+pub(crate) use session::ServerSession;
 pub use server::{Choice, ChooseTls, ServerTls, ServerTlsOptions};
 
 use std::path::Path;
