@@ -11,8 +11,8 @@ pub use client::{ClientTls, ClientTlsOptions, Roots};
 pub use clients::ClientAuthorities;
 pub use error::{TlsConfigError, TlsError};
 pub use facts::{ClientCertificate, TlsFacts};
-pub(crate) use session::ServerSession;
 pub use server::{Choice, ChooseTls, ServerTls, ServerTlsOptions};
+pub(crate) use session::ServerSession;
 
 use std::path::Path;
 

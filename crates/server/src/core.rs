@@ -306,7 +306,11 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Connection").field("read", &self.read).field("write", &self.write).finish_non_exhaustive()
+        formatter
+            .debug_struct("Connection")
+            .field("read", &self.read)
+            .field("write", &self.write)
+            .finish_non_exhaustive()
     }
 }
 

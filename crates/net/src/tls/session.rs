@@ -75,6 +75,9 @@ pub(crate) struct ServerSession {
     is_over: bool,
     /// This end has said that it sends no more.
     is_closed: bool,
+    /// The peer broke the protocol: rustls must not be asked again, as what it has noted of `received` is not valid
+    /// any more.
+    is_broken: bool,
 }
 
 /// Where a session goes on, once it has processed all complete records.
@@ -108,6 +111,7 @@ impl ServerSession {
             has_end: false,
             is_over: false,
             is_closed: false,
+            is_broken: false,
         })
     }
 
@@ -167,6 +171,9 @@ impl ServerSession {
         mut used: usize,
         reader: &mut ReadBuf<'_>,
     ) -> Result<(usize, Step), rustls::Error> {
+        if self.is_broken {
+            return Err(rustls::Error::General("the session is broken".to_owned()));
+        }
         loop {
             let status = self.connection.process_tls_records(&mut received[used..]);
             let mut discard = status.discard;
@@ -200,7 +207,8 @@ impl ServerSession {
                 // Early data is refused, and no other state exists.
                 Ok(_) => return Err(rustls::Error::General("unexpected state of TLS".to_owned())),
                 Err(error) => {
-                    self.take_alert();
+                    self.take_alert(&mut received[used + discard..]);
+                    self.is_broken = true;
                     return Err(error);
                 }
             };
@@ -211,12 +219,11 @@ impl ServerSession {
         }
     }
 
-    /// Takes the alert about an error, for the peer.
-    fn take_alert(&mut self) {
-        while let Ok(ConnectionState::EncodeTlsData(data)) = self.connection.process_tls_records(&mut []).state {
-            if encode(data, &mut self.records).is_err() {
-                return;
-            }
+    /// Takes the alert about an error, for the peer. There is one, if any, and it comes before what is still received.
+    fn take_alert(&mut self, received: &mut [u8]) {
+        if let Ok(ConnectionState::EncodeTlsData(data)) = self.connection.process_tls_records(received).state {
+            // Otherwise the peer gets no reason.
+            let _ = encode(data, &mut self.records);
         }
     }
 
@@ -315,11 +322,7 @@ impl ServerSession {
 
     /// Writes bytes of these slices. Returns how many became records; the session keeps the records that the socket
     /// does not take. Pending while it has some of an earlier call.
-    pub(crate) fn poll_write(
-        &mut self,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(context))?;
         if self.is_closed || self.open()? != Step::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));

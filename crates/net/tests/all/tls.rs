@@ -1,7 +1,9 @@
 //! TLS over TCP and unix sockets: negotiated parameters, and every way in which a handshake fails.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{abstract_address, listener, on_a_core};
@@ -9,7 +11,7 @@ use oroshi_net::tls::{Roots, ServerTlsOptions, TlsConfigError, TlsError};
 use oroshi_net::{
     ClientTls, ClientTlsOptions, ConnectError, Connected, Connector, ConnectorOptions, ServerTls, Stream,
 };
-use oroshi_testkit::Identity;
+use oroshi_testkit::{Identity, need};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -108,6 +110,35 @@ fn bytes_go_through_tcp_unix_and_abstract_sockets() {
             sender.await.unwrap();
         });
     }
+}
+
+/// rustls only queues its answer; it must go out although the server writes nothing.
+#[test]
+fn a_client_that_renegotiates_is_told_that_this_is_refused() {
+    let Some(openssl) = need("a_client_that_renegotiates_is_told_that_this_is_refused", "openssl") else { return };
+    let ca = TestCa::new();
+    let server = ca.server(&ServerTlsOptions::default());
+    let said = on_a_core(async move {
+        let listener = listener("127.0.0.1:0").into_listener().unwrap();
+        let mut command = Command::new(openssl);
+        command.args(["s_client", "-tls1_2", "-connect", &listener.address().to_string()]);
+        let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stream = server.accept(listener.accept().await.unwrap()).await.unwrap();
+        let mut input = client.stdin.take().unwrap();
+        // The first is read by the client as text, the second as an order.
+        input.write_all(b"text\n").unwrap();
+        let mut text = [0; 5];
+        stream.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"text\n");
+        input.write_all(b"R\n").unwrap();
+        // The client ends the connection, as it could not renegotiate.
+        let ended = stream.read(&mut text).await;
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+        drop((stream, input));
+        client.wait_with_output().unwrap()
+    });
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("no renegotiation"), "{said}");
 }
 
 #[test]
