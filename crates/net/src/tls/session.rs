@@ -219,11 +219,14 @@ impl ServerSession {
         }
     }
 
-    /// Takes the alert about an error, for the peer. There is one, if any, and it comes before what is still received.
+    /// Takes what tells the peer about an error: records that were made before it, and the alert.
     fn take_alert(&mut self, received: &mut [u8]) {
-        if let Ok(ConnectionState::EncodeTlsData(data)) = self.connection.process_tls_records(received).state {
-            // Otherwise the peer gets no reason.
-            let _ = encode(data, &mut self.records);
+        // Not further than the alert: rustls would go on with what is received.
+        while let Ok(ConnectionState::EncodeTlsData(data)) = self.connection.process_tls_records(received).state {
+            let before = self.records.len();
+            if encode(data, &mut self.records).is_err() || is_alert(&self.records[before..]) {
+                return;
+            }
         }
     }
 
@@ -432,6 +435,11 @@ pub(super) fn poll_fill(socket: &mut Stream, context: &mut Context<'_>, room: &m
     let mut buffer = ReadBuf::new(room);
     ready!(Pin::new(socket).poll_read(context, &mut buffer))?;
     Poll::Ready(Ok(buffer.filled().len()))
+}
+
+/// Whether a record is an alert: by its type, or, encrypted in TLS 1.3, by its length of two bytes, a type and a tag.
+fn is_alert(record: &[u8]) -> bool {
+    matches!((record.first(), record.len()), (Some(21), _) | (Some(23), 24))
 }
 
 /// Appends a record of the session itself.
