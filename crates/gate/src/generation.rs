@@ -11,6 +11,7 @@ use oroshi_certificates::Certificates;
 use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
+use crate::forward::EncoderBudget;
 use crate::limit::Limiter;
 use crate::plan::Plan;
 use crate::script::hooks::ScriptCounters;
@@ -60,6 +61,8 @@ impl Generation {
 pub(crate) struct GateCounters {
     pub(crate) targets: Arc<Registry>,
     pub(crate) checks: Checks,
+    /// The memory of compressed responses.
+    pub(crate) encoders: Arc<EncoderBudget>,
     routes: Mutex<BTreeMap<String, Vec<Arc<RouteCounters>>>>,
     scripts: Mutex<BTreeMap<String, Vec<Arc<ScriptCounters>>>>,
     servers: Mutex<Vec<Arc<oroshi_server::Counters>>>,

@@ -10,7 +10,7 @@ use oroshi_words::Mistake;
 
 use crate::access;
 use crate::clients::ClientRule;
-use crate::forward::{Network, Rules};
+use crate::forward::{EncoderBudget, Network, Rules};
 use crate::limit;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
@@ -154,6 +154,8 @@ pub struct Limits {
     pub answer_headers: usize,
     /// Gateways of this kind that a request may have passed through (508); `None`: not checked.
     pub hops: Option<usize>,
+    /// Bytes of memory that the compression of responses takes; further responses go as they are.
+    pub compression_bytes: usize,
     /// Bytes of a request's target.
     pub target_bytes: usize,
     /// Bytes of a request's body.
@@ -185,6 +187,7 @@ impl Default for Limits {
             headers: 100,
             answer_headers: 1000,
             hops: Some(10),
+            compression_bytes: EncoderBudget::DEFAULT_BYTES,
             target_bytes: 8 * 1024,
             body_bytes: u64::MAX,
             idle: Duration::from_secs(60),

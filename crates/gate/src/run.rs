@@ -157,6 +157,7 @@ impl Gate {
         let parts = AcmeParts { plan: &plan, lookups: &lookups, stores: &stores, state: &tls, shutdown };
         let acme = parts.start(None)?;
         let counters = Arc::new(GateCounters::default());
+        counters.encoders.set_most(plan.limits.compression_bytes);
         let generation = Arc::new(Generation {
             checked: counters.check(&plan).map_err(RunError::Checks)?,
             lookups,
@@ -292,6 +293,7 @@ impl Gate {
         generation.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
         tell(&self.mail, || Job::Switch { close: close.clone() });
         generation.cache.set_bytes(generation.plan.script_cache);
+        generation.counters.encoders.set_most(generation.plan.limits.compression_bytes);
         // Both plans share these look-ups. They asked the stores of the plan before, and keep those answers.
         kept.iter().for_each(|lookup| lookup.set_stores(&generation.stores));
         if let Some(certificates) = &generation.certificates {

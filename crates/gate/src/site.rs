@@ -22,7 +22,7 @@ use secure::{answer_challenge, is_secure, redirect_to_tls};
 use crate::access::Sink;
 use crate::clients::VerifiedClients;
 use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
-use crate::generation::{Generation, RouteCounters};
+use crate::generation::{GateCounters, Generation, RouteCounters};
 use crate::plan::{Action, Answer, HashBy, KeyFrom, Route, TemplateValues};
 use crate::record::{self, Record};
 use crate::route::{PathReadings, Repeated, RouteQuery, readings};
@@ -330,13 +330,15 @@ impl Site {
                 let to = CallTargets::Any(&self.upstreams[*upstream]);
                 let upstream = &plan.upstreams[*upstream];
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
-                forward(exchange, &extras.call(route, parts, to, key), &mut record.outcome).await
+                let call = extras.call(route, parts, (to, key), &self.generation.counters);
+                forward(exchange, &call, &mut record.outcome).await
             }
             Action::Lookup(lookup) => match self.look_up(*lookup, exchange, routed).await {
                 Ok(destination) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
-                    forward(exchange, &extras.call(route, parts, destination.to(), key), &mut record.outcome).await
+                    let call = extras.call(route, parts, (destination.to(), key), &self.generation.counters);
+                    forward(exchange, &call, &mut record.outcome).await
                 }
                 Err((answer, why)) => {
                     record.why = why;
@@ -404,9 +406,16 @@ impl Site {
 }
 
 impl Extras<'_> {
-    fn call<'c>(&'c self, route: &'c Route, parts: &Parts<'c>, to: CallTargets<'c>, key: u64) -> Call<'c> {
+    fn call<'c>(
+        &'c self,
+        route: &'c Route,
+        parts: &Parts<'c>,
+        (to, key): (CallTargets<'c>, u64),
+        counters: &'c GateCounters,
+    ) -> Call<'c> {
         let Extras { edits, target, inspect, .. } = *self;
-        Call { key, request: edits, target, inspect, client: parts.client, ..Call::new(&route.rules, to) }
+        let encoders = &counters.encoders;
+        Call { key, request: edits, target, inspect, client: parts.client, encoders, ..Call::new(&route.rules, to) }
     }
 }
 

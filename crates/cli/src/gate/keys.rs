@@ -77,6 +77,7 @@ fn limits(table: &Table<'_>, limits: &mut Limits) {
     }
     table.set("answer-headers", &mut limits.answer_headers, number);
     table.set("hops", &mut limits.hops, |text| off_or(text, number));
+    table.set("compression-bytes", &mut limits.compression_bytes, number);
     table.set("target-bytes", &mut limits.target_bytes, number);
     table.set("body-bytes", &mut limits.body_bytes, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
     table.set("idle", &mut limits.idle, parse_time);

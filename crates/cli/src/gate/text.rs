@@ -65,6 +65,7 @@ fn limits(out: &mut Toml, limits: &Limits) {
     out.bare("head-bytes", limits.head_bytes);
     out.bare("headers", limits.headers);
     out.bare("answer-headers", limits.answer_headers);
+    out.bare("compression-bytes", limits.compression_bytes);
     out.bare("target-bytes", limits.target_bytes);
     out.or_off("hops", limits.hops);
     out.or_off("body-bytes", Some(limits.body_bytes).filter(|&bytes| bytes < u64::MAX));

@@ -52,6 +52,11 @@ fn clients(metrics: &mut Metrics, generation: &Generation) {
     for kind in oroshi_server::ErrorKind::ALL {
         errors.sample(&[("error", kind.name())], clients.error(kind));
     }
+    let encoders = generation.counters.encoders.counts();
+    let about = "Memory that compressed responses take, about";
+    metrics.one("compression_bytes", Kind::Gauge, about, encoders.bytes as u64);
+    let about = "Responses that went uncompressed, because limits.compression-bytes was reached";
+    metrics.one("compression_limited_total", Kind::Counter, about, encoders.refused);
     if let Some(log) = &generation.log {
         let lost = log.counts();
         metrics.one(

@@ -21,6 +21,7 @@ pub(super) async fn status(site: &Site) -> Value {
     let targets: Vec<Value> =
         targets.map(|found| counted(site, &found.target, found.class, None, &found.counts)).collect();
     let cache = generation.cache.counts();
+    let encoders = generation.counters.encoders.counts();
     let lost = generation.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -31,6 +32,7 @@ pub(super) async fn status(site: &Site) -> Value {
         "clients": {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
+        "compression": { "bytes": encoders.bytes, "limited": encoders.refused },
         "tls": tls(generation),
         "acme": acme(generation),
         "routes": routes(generation),

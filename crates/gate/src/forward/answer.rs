@@ -6,6 +6,7 @@ mod streamed;
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-use super::compress::{Encoder, is_of_content};
+use super::compress::{Encoder, EncoderBudget, is_of_content};
 use super::edits::Edits;
 use super::held::{Held, Inspect, InspectedHead, Verdict};
 use super::link::{Phase, Waiting};
@@ -38,6 +39,7 @@ pub(crate) struct AnswerContext<'c> {
     pub(crate) inspect: Option<&'c dyn Inspect>,
     /// The fields of the client's request.
     pub(crate) asked: Headers<'c>,
+    pub(crate) encoders: &'c Arc<EncoderBudget>,
     pub(crate) waiting: &'c Waiting<'c>,
 }
 

@@ -210,9 +210,9 @@ async fn attempt(
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
-    let Call { rules, request, response: edits, inspect, .. } = *call;
+    let Call { rules, request, response: edits, inspect, encoders, .. } = *call;
     let asked = exchange.head.headers;
-    let answering = AnswerContext { rules, request, edits, inspect, asked, waiting };
+    let answering = AnswerContext { rules, request, edits, inspect, asked, encoders, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
     let mut noted = CountedAnswer::new(message.expect, pool, outcome);
     let answer = &mut noted.answer;

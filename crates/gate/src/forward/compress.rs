@@ -1,11 +1,12 @@
 //! Compression of responses: which ones, by which coding, and their encoders.
 //!
-//! The decision looks at the head as it would go to the client. It is pure; encoders have bounded memory, and there are
-//! only so many on a thread.
+//! The decision looks at the head as it would go to the client. It is pure. Encoders have bounded memory, each for
+//! itself and all together: see [`EncoderBudget`].
 
-use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use brotli::CompressorWriter;
 use flate2::write::GzEncoder;
@@ -15,10 +16,6 @@ use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
 use super::fields::holds;
-
-/// The most responses that a thread compresses at a time; further ones pass as they are. An encoder takes up to about
-/// 1 MiB at the usual levels, and up to 5 MiB at the highest ones.
-const MOST_ENCODERS: usize = 256;
 
 /// The windows of brotli and zstd: 256 KiB, which bounds the memory of both sides.
 const WINDOW_LOG: u32 = 18;
@@ -140,27 +137,48 @@ impl Compression {
 
     /// Decides about a response. `lines` are the field lines of its head without those that frame it; they change if
     /// it is compressed, or would be for another client. `None`: it goes as it is.
-    pub(crate) fn begin(&self, lines: &mut Vec<u8>, response: Uncompressed<'_>) -> Option<Box<Encoder>> {
-        if !self.is_eligible(Headers::from_checked_lines(lines), response) {
-            return None;
+    pub(crate) fn begin(
+        &self,
+        lines: &mut Vec<u8>,
+        response: Uncompressed<'_>,
+        budget: &Arc<EncoderBudget>,
+    ) -> Compressing {
+        let headers = Headers::from_checked_lines(lines);
+        if !self.is_eligible(headers, response) {
+            return Compressing::No;
         }
-        let encoder = self.accepted(response.request).and_then(|coding| Encoder::new(coding, self.levels));
-        let coding = encoder.as_ref().map(|encoder| encoder.coding);
-        *lines = changed(Headers::from_checked_lines(lines), coding);
-        encoder.map(|encoder| Box::new(Encoder { flushes: response.length.is_none(), ..encoder }))
+        let coding = self.accepted(response.request);
+        let (change, compressing) = match coding {
+            // The head is as for GET. Its length is not known without the body.
+            Some(coding) if response.is_head && response.status != 304 => (Change::To(coding), Compressing::Head),
+            Some(_) if response.status == 304 && !has_tag(headers, response.request) => {
+                (Change::Weaken, Compressing::No)
+            }
+            Some(coding) if response.status != 304 => match Encoder::new(coding, self.levels, budget) {
+                Some(encoder) => {
+                    let encoder = Encoder { flushes: response.length.is_none(), ..encoder };
+                    (Change::To(coding), Compressing::Body(Box::new(encoder)))
+                }
+                None => (Change::Nothing, Compressing::No),
+            },
+            _ => (Change::Nothing, Compressing::No),
+        };
+        *lines = changed(headers, change);
+        compressing
     }
 
     fn is_eligible(&self, headers: Headers<'_>, response: Uncompressed<'_>) -> bool {
-        let Uncompressed { status, length, is_head, request } = response;
-        // RFC 9110, section 5.2.2.3 of RFC 9111: nobody on the way may change the content.
+        let Uncompressed { status, length, request, .. } = response;
+        // RFC 9110, section 7.7: nobody on the way may change the content.
         let is_fixed =
             |headers: Headers<'_>| headers.get_all("cache-control").any(|value| holds(value, b"no-transform"));
-        !is_head
-            && !matches!(status, ..200 | 204..=206 | 304)
-            && length.is_none_or(|length| length >= self.min_bytes.max(1))
+        // A 304 need not tell the type and the length of the content, whose other fields it has.
+        let is_304 = status == 304;
+        !matches!(status, ..200 | 204..=206)
+            && (is_304 || length.is_none_or(|length| length >= self.min_bytes.max(1)))
             && headers.get("content-encoding").is_none()
             && headers.get("content-range").is_none()
-            && headers.get("content-type").is_some_and(|kind| self.has_type(kind))
+            && headers.get("content-type").map_or(is_304, |kind| self.has_type(kind))
             && !is_fixed(headers)
             && !is_fixed(request)
     }
@@ -210,8 +228,38 @@ fn thousandths(text: &[u8]) -> u32 {
     number.filter(|weight| (0.0..=1.0).contains(weight)).map_or(0, |weight| (weight * 1000.0) as u32)
 }
 
-/// Returns the field lines of a response that is compressed by this coding, or would be for another client.
-fn changed(headers: Headers<'_>, coding: Option<Coding>) -> Vec<u8> {
+/// Whether a response is compressed.
+#[derive(Debug)]
+pub(crate) enum Compressing {
+    /// It goes as it is.
+    No,
+    /// It has only the head of a compressed one, of unknown length.
+    Head,
+    /// Its body goes through this encoder.
+    Body(Box<Encoder>),
+}
+
+/// How a head changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// It says that the content depends on `Accept-Encoding`.
+    Nothing,
+    /// Its validator is that of a compressed content, too.
+    Weaken,
+    /// Its content has this coding, too.
+    To(Coding),
+}
+
+/// Returns whether the client named the response's own validator, and thus has the content as it is. After a compressed
+/// one it names the weak form.
+fn has_tag(headers: Headers<'_>, request: Headers<'_>) -> bool {
+    let Some(tag) = headers.get("etag") else { return false };
+    let known = request.get_all("if-none-match").flat_map(|value| value.split(|&byte| byte == b','));
+    known.map(<[u8]>::trim_ascii).any(|known| known == tag)
+}
+
+/// Returns the field lines of a response that is compressed, or would be for another client.
+fn changed(headers: Headers<'_>, change: Change) -> Vec<u8> {
     let mut lines = Vec::with_capacity(headers.as_bytes().len() + 64);
     let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
     let mut varies = false;
@@ -219,12 +267,12 @@ fn changed(headers: Headers<'_>, coding: Option<Coding>) -> Vec<u8> {
         varies |= is(field.name, "vary") && (holds(field.value, b"accept-encoding") || holds(field.value, b"*"));
         match field.name {
             // Of the content before it was compressed.
-            name if coding.is_some()
+            name if change != Change::Nothing
                 && ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"]
                     .iter()
                     .any(|dropped| is(name, dropped)) => {}
             // Two contents with one strong validator would be the same, byte by byte (RFC 9110, section 8.8.1).
-            name if coding.is_some() && is(name, "etag") && field.value.starts_with(b"\"") => {
+            name if change != Change::Nothing && is(name, "etag") && field.value.starts_with(b"\"") => {
                 lines.extend_from_slice(b"ETag: W/");
                 lines.extend_from_slice(field.value);
                 lines.extend_from_slice(b"\r\n");
@@ -232,7 +280,7 @@ fn changed(headers: Headers<'_>, coding: Option<Coding>) -> Vec<u8> {
             _ => lines.extend_from_slice(line),
         }
     }
-    if let Some(coding) = coding {
+    if let Change::To(coding) = change {
         lines.extend_from_slice(format!("Content-Encoding: {}\r\n", coding.name()).as_bytes());
     }
     if !varies {
@@ -265,33 +313,104 @@ enum Kind {
     Over(Vec<u8>),
 }
 
-/// One of the thread's encoders.
-struct Place;
-
-thread_local! {
-    static ENCODERS: Cell<usize> = const { Cell::new(0) };
+/// The memory that all encoders of a gateway may take. Responses beyond it go as they are.
+#[derive(Debug)]
+pub struct EncoderBudget {
+    used: AtomicUsize,
+    most: AtomicUsize,
+    refused: AtomicU64,
 }
 
-impl Place {
-    fn take() -> Option<Self> {
-        let taken = ENCODERS.get();
-        (taken < MOST_ENCODERS).then(|| {
-            ENCODERS.set(taken + 1);
-            Place
-        })
+/// The counts of an [`EncoderBudget`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EncoderCounts {
+    /// Bytes that the present encoders take, about.
+    pub(crate) bytes: usize,
+    /// Responses that were not compressed, because there was no room.
+    pub(crate) refused: u64,
+}
+
+impl EncoderBudget {
+    /// The default of the limit, bytes.
+    pub const DEFAULT_BYTES: usize = 256 << 20;
+
+    /// Changes the limit. Present encoders go on.
+    pub(crate) fn set_most(&self, bytes: usize) {
+        self.most.store(bytes, Relaxed);
     }
+
+    pub(crate) fn counts(&self) -> EncoderCounts {
+        EncoderCounts { bytes: self.used.load(Relaxed), refused: self.refused.load(Relaxed) }
+    }
+
+    fn take(self: &Arc<Self>, bytes: usize) -> Option<Place> {
+        let most = self.most.load(Relaxed);
+        let taken = self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|&sum| sum <= most));
+        if taken.is_err() {
+            self.refused.fetch_add(1, Relaxed);
+            return None;
+        }
+        Some(Place { budget: Arc::clone(self), bytes })
+    }
+}
+
+impl Default for EncoderBudget {
+    fn default() -> Self {
+        EncoderBudget {
+            used: AtomicUsize::new(0),
+            most: AtomicUsize::new(EncoderBudget::DEFAULT_BYTES),
+            refused: AtomicU64::new(0),
+        }
+    }
+}
+
+/// An encoder's share of the budget.
+struct Place {
+    budget: Arc<EncoderBudget>,
+    bytes: usize,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        ENCODERS.set(ENCODERS.get() - 1);
+        self.budget.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+impl Levels {
+    /// Returns the most bytes that an encoder takes, as measured (`tests/encoder_memory.rs`).
+    #[must_use]
+    pub fn encoder_bytes(self, coding: Coding) -> usize {
+        const KIB: usize = 1024;
+        match (coding, self) {
+            (Coding::Gzip, _) => 400 * KIB,
+            (Coding::Brotli, Levels { br: 0..=1, .. }) => 1000 * KIB,
+            (Coding::Brotli, Levels { br: 2..=9, .. }) => 1000 * KIB,
+            (Coding::Brotli, _) => 5000 * KIB,
+            (Coding::Zstd, Levels { zstd: ..=4, .. }) => 2000 * KIB,
+            (Coding::Zstd, _) => 5000 * KIB,
+        }
+    }
+
+    /// Compresses a body at once, as a response's. Returns it, and what the encoder took beyond Rust's allocator.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn compressed(self, coding: Coding, body: &[u8]) -> io::Result<(Vec<u8>, usize)> {
+        let mut encoder = Encoder::new(coding, self, &Arc::default()).ok_or(io::ErrorKind::OutOfMemory)?;
+        encoder.write(body)?;
+        let beyond = match &encoder.kind {
+            Kind::Zstd(context, _) => context.sizeof(),
+            _ => 0,
+        };
+        encoder.end()?;
+        Ok((std::mem::take(encoder.output()), beyond))
     }
 }
 
 impl Encoder {
-    /// `None`: the thread has too many, or there is no memory for it.
-    fn new(coding: Coding, levels: Levels) -> Option<Self> {
-        let place = Place::take()?;
+    /// `None`: the budget is used up, or there is no memory for it.
+    fn new(coding: Coding, levels: Levels, budget: &Arc<EncoderBudget>) -> Option<Self> {
+        let place = budget.take(levels.encoder_bytes(coding))?;
         let kind = match coding {
             Coding::Gzip => Kind::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(levels.gzip))),
             Coding::Brotli => {

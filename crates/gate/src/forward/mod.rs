@@ -28,12 +28,13 @@ mod tunnel;
 mod upload;
 
 use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
 
 use oroshi_http1::{Version, encode};
 use oroshi_net::tls::ClientCertificate;
 use oroshi_server::{Error, Exchange};
 
-pub use compress::{Coding, Compression, Levels};
+pub use compress::{Coding, Compression, EncoderBudget, Levels};
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
@@ -67,7 +68,12 @@ pub struct Call<'c> {
     pub inspect: Option<&'c dyn Inspect>,
     /// The client's certificate, if the route has accepted one.
     pub client: Option<&'c ClientCertificate>,
+    /// The memory for compressed responses.
+    pub encoders: &'c Arc<EncoderBudget>,
 }
+
+/// The memory for compressed responses of calls that name none.
+static ENCODERS: LazyLock<Arc<EncoderBudget>> = LazyLock::new(Arc::default);
 
 /// One target or several.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +88,17 @@ impl<'c> Call<'c> {
     /// Makes a call to these targets without further changes.
     pub fn new(rules: &'c Rules, to: CallTargets<'c>) -> Self {
         const NONE: &Edits = &Edits::none();
-        Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None, client: None }
+        Call {
+            rules,
+            to,
+            key: 0,
+            target: None,
+            request: NONE,
+            response: NONE,
+            inspect: None,
+            client: None,
+            encoders: &ENCODERS,
+        }
     }
 
     /// Returns the edits whose names are dropped from the request's trailers.

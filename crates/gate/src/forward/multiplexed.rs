@@ -56,9 +56,9 @@ pub(super) async fn attempt(
     let is_sent = message.whole
         && !is_tunnel
         && poll_fn(|context| Poll::Ready(matches!(link.poll_send(context, message), Poll::Ready(Ok(()))))).await;
-    let Call { rules, request, response: edits, inspect, .. } = *call;
+    let Call { rules, request, response: edits, inspect, encoders, .. } = *call;
     let asked = exchange.head.headers;
-    let answering = AnswerContext { rules, request, edits, inspect, asked, waiting };
+    let answering = AnswerContext { rules, request, edits, inspect, asked, encoders, waiting };
     let mut counted = CountedAnswer::new(message.expect, pool, outcome);
     let answer = &mut counted.answer;
     let Exchange { body, reply, .. } = exchange;

@@ -88,7 +88,8 @@ impl Site {
                     return self.invalid(exchange, route, record).await;
                 };
                 let key = hash_by(&script.hash, script.policy, exchange, parts.host);
-                forward(exchange, &extras.call(route, &parts, destination.to(), key), &mut record.outcome).await
+                let call = extras.call(route, &parts, (destination.to(), key), &self.generation.counters);
+                forward(exchange, &call, &mut record.outcome).await
             }
         }
     }

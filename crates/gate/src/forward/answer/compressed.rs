@@ -6,7 +6,7 @@ use oroshi_http1::ResponseHead;
 use oroshi_server::{Error, Reply};
 
 use super::{Answer, AnswerContext, ExchangeError, response_head};
-use crate::forward::compress::{Compression, Uncompressed};
+use crate::forward::compress::{Compressing, Compression, Uncompressed};
 
 impl Answer {
     /// As [`pass_head_on`](Self::pass_head_on), where the response may have to be compressed.
@@ -40,8 +40,14 @@ impl Answer {
         answering: &AnswerContext<'_>,
     ) -> Option<u64> {
         let response = Uncompressed { status, length, is_head: self.is_head, request: answering.asked };
-        self.encoder = compression.begin(lines, response);
-        length.filter(|_| self.encoder.is_none())
+        match compression.begin(lines, response, answering.encoders) {
+            Compressing::No => length,
+            Compressing::Head => None,
+            Compressing::Body(encoder) => {
+                self.encoder = Some(encoder);
+                None
+            }
+        }
     }
 
     /// Passes a piece of the body on.

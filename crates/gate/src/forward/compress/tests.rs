@@ -35,7 +35,7 @@ fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn encoder(coding: Coding) -> Encoder {
-    Encoder::new(coding, Compression::default().levels).unwrap()
+    Encoder::new(coding, Compression::default().levels, &Arc::default()).unwrap()
 }
 
 proptest! {
@@ -85,11 +85,37 @@ fn what_is_flushed_can_be_read_at_once_and_repetition_becomes_small() {
 }
 
 #[test]
-fn a_thread_has_only_so_many() {
-    let all: Vec<_> = (0..MOST_ENCODERS).map(|_| encoder(Coding::Gzip)).collect();
-    assert!(Encoder::new(Coding::Gzip, Compression::default().levels).is_none());
+fn all_encoders_share_their_memory() {
+    let (budget, levels): (Arc<EncoderBudget>, _) = (Arc::default(), Compression::default().levels);
+    let each = levels.encoder_bytes(Coding::Gzip);
+    budget.set_most(3 * each);
+    let mut all: Vec<_> = (0..3).map(|_| Encoder::new(Coding::Gzip, levels, &budget).unwrap()).collect();
+    assert!(Encoder::new(Coding::Gzip, levels, &budget).is_none());
+    assert_eq!(budget.counts(), EncoderCounts { bytes: 3 * each, refused: 1 });
+    // Its response goes as it is, and says that others would not.
+    let (request, mut head) = (lines(&["Accept-Encoding: gzip"]), lines(&["Content-Type: text/css", "ETag: \"a\""]));
+    let request = Headers::from_checked_lines(&request);
+    let response = Uncompressed { status: 200, length: None, is_head: false, request };
+    assert!(matches!(Compression::default().begin(&mut head, response, &budget), Compressing::No));
+    assert_eq!(head, b"Content-Type: text/css\r\nETag: \"a\"\r\nVary: Accept-Encoding\r\n");
+    // An ended one leaves its room when it is dropped.
+    all[0].end().unwrap();
+    all.remove(0);
+    assert!(Encoder::new(Coding::Gzip, levels, &budget).is_some());
     drop(all);
-    assert_eq!(ENCODERS.get(), 0);
+    assert_eq!(budget.counts(), EncoderCounts { bytes: 0, refused: 2 });
+}
+
+#[test]
+fn zstd_takes_no_more_than_is_said() {
+    let body: Vec<u8> =
+        (0..2_000_000_u32).flat_map(|number| (number.wrapping_mul(2_654_435_761) >> 20).to_le_bytes()).collect();
+    for zstd in 1..=19 {
+        let levels = Levels { zstd, ..Compression::default().levels };
+        let (_, bytes) = levels.compressed(Coding::Zstd, &body[..1_000_000]).unwrap();
+        let said = levels.encoder_bytes(Coding::Zstd);
+        assert!((said / 3..=said).contains(&bytes), "level {zstd}: {bytes} bytes, not {said}");
+    }
 }
 
 fn lines(fields: &[&str]) -> Vec<u8> {
@@ -135,9 +161,10 @@ fn only_some_responses_are_compressed() {
     let begun = |fields: &[&str], response: Uncompressed<'_>| {
         let mut lines = lines(fields);
         let before = lines.clone();
-        let encoder = usual.begin(&mut lines, response);
-        assert!(encoder.is_some() || lines == before);
-        encoder.is_some()
+        let compressing = usual.begin(&mut lines, response, &Arc::default());
+        let is = matches!(compressing, Compressing::Body(_));
+        assert!(is || lines == before);
+        is
     };
     let html = "Content-Type: text/html; charset=utf-8";
     for (fields, response, is) in [
@@ -146,10 +173,8 @@ fn only_some_responses_are_compressed() {
         (&[html], Uncompressed { length: None, ..response }, true),
         (&[html], Uncompressed { status: 404, ..response }, true),
         (&[html], Uncompressed { length: Some(1023), ..response }, false),
-        (&[html], Uncompressed { is_head: true, ..response }, false),
         (&[html], Uncompressed { status: 204, ..response }, false),
         (&[html], Uncompressed { status: 206, ..response }, false),
-        (&[html], Uncompressed { status: 304, ..response }, false),
         (&[html, "Content-Range: bytes 0-1/2"], response, false),
         (&[html, "Content-Encoding: br"], response, false),
         (&[html, "Content-Encoding: identity"], response, false),
@@ -173,7 +198,7 @@ fn heads_say_what_was_done() {
         let (request, mut lines) = (lines(&[accept]), lines(fields));
         let request = Headers::from_checked_lines(&request);
         let response = Uncompressed { status: 200, length: None, is_head: false, request };
-        let _ = usual.begin(&mut lines, response);
+        let _ = usual.begin(&mut lines, response, &Arc::default());
         String::from_utf8(lines).unwrap()
     };
     let gzip = "Accept-Encoding: gzip";
@@ -190,6 +215,38 @@ fn heads_say_what_was_done() {
     for vary in ["Vary: Cookie, accept-encoding", "Vary: *"] {
         let written = head(gzip, &["Content-Type: text/css", "ETag: W/\"a\"", vary]);
         assert_eq!(written, format!("Content-Type: text/css\r\nETag: W/\"a\"\r\n{vary}\r\nContent-Encoding: gzip\r\n"));
+    }
+}
+
+#[test]
+fn head_and_304_have_the_fields_of_the_response_to_get() {
+    let usual = Compression::default();
+    let head = |status: u16, is_head: bool, asked: &[&str], fields: &[&str]| {
+        let (request, mut lines) = (lines(asked), lines(fields));
+        let request = Headers::from_checked_lines(&request);
+        let response = Uncompressed { status, length: Some(5000), is_head, request };
+        let compressing = usual.begin(&mut lines, response, &Arc::default());
+        (String::from_utf8(lines).unwrap(), matches!(compressing, Compressing::Head))
+    };
+    let (gzip, html, tag) = ("Accept-Encoding: gzip", "Content-Type: text/html", "ETag: \"a\"");
+    let compressed = "Content-Type: text/html\r\nETag: W/\"a\"\r\nContent-Encoding: gzip\r\nVary: Accept-Encoding\r\n";
+    assert_eq!(head(200, true, &[gzip], &[html, tag]), (compressed.to_owned(), true));
+    let plain = "Content-Type: text/html\r\nETag: \"a\"\r\nVary: Accept-Encoding\r\n";
+    assert_eq!(head(200, true, &[], &[html, tag]), (plain.to_owned(), false));
+    let image = "Content-Type: image/png\r\nETag: \"a\"\r\n";
+    assert_eq!(head(200, true, &[gzip], &["Content-Type: image/png", tag]), (image.to_owned(), false));
+    // The type is that of the stored response.
+    let weak = "ETag: W/\"a\"\r\nVary: Accept-Encoding\r\n";
+    let strong = "ETag: \"a\"\r\nVary: Accept-Encoding\r\n";
+    for is_head in [false, true] {
+        let not_modified = |asked: &[&str], fields: &[&str]| head(304, is_head, asked, fields);
+        assert_eq!(not_modified(&[gzip, "If-None-Match: W/\"a\""], &[tag]), (weak.to_owned(), false));
+        assert_eq!(not_modified(&[gzip, "If-Modified-Since: now"], &[tag]), (weak.to_owned(), false));
+        assert_eq!(not_modified(&[gzip, "If-None-Match: \"b\", \"a\""], &[tag]), (strong.to_owned(), false));
+        assert_eq!(not_modified(&["If-None-Match: W/\"a\""], &[tag]), (strong.to_owned(), false));
+        assert_eq!(not_modified(&[gzip], &["Content-Type: image/png", tag]), (image.to_owned(), false));
+        let fixed = "ETag: \"a\"\r\nCache-Control: no-transform\r\n";
+        assert_eq!(not_modified(&[gzip], &[tag, "Cache-Control: no-transform"]), (fixed.to_owned(), false));
     }
 }
 
