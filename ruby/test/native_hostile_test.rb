@@ -97,8 +97,8 @@ class NativeHostileTest < Minitest::Test
     end
   end
 
-  # Once the server had all the connections that it may, it made room before it looked whether a client waited: it closed
-  # the one that had just come, whose request was on the way.
+  # Once the server had all the connections that it may, it made room before it looked whether a client waited: it
+  # closed the one that had just come, whose request was on the way.
   def test_new_clients_have_time_to_ask_while_all_connections_are_in_use
     few = ->(_worker) { Process.setrlimit(Process::RLIMIT_NOFILE, Dir.children("/proc/self/fd").size + 80) }
     server = serve({}, lint: false, in_child: few, &HELLO)

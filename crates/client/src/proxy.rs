@@ -55,8 +55,8 @@ impl Proxies {
     ///
     /// `url`: `http://host:port`, `https://host:port` (TLS to the proxy: [`proxy_tls`](crate::Builder::proxy_tls)),
     /// `socks5://host:port` (the client looks names up) or `socks5h://host:port` (the proxy does), each with
-    /// `user:password@` before the host if needed, percent-encoded. Without a scheme it is `http`. The default ports are
-    /// 80, 443 and 1080.
+    /// `user:password@` before the host if needed, percent-encoded. Without a scheme it is `http`. The default ports
+    /// are 80, 443 and 1080.
     ///
     /// # Errors
     /// The URL is no proxy's. The message shows no user and no password.

@@ -118,7 +118,7 @@ async fn serve(mut stream: Stream, then: &Then) -> std::io::Result<()> {
 async fn echo(exchange: &mut Exchange<'_>) -> Result<(), oroshi_server::Error> {
     let mut body = Vec::new();
     while let Some(piece) = exchange.body.chunk().await? {
-        body.extend_from_slice(&piece);
+        body.extend_from_slice(piece);
     }
     exchange.reply.send(200, [], &body).await
 }
