@@ -395,7 +395,7 @@ mod tests {
         let mut failing = bench::closed();
         (failing.errors, failing.requests.started) = (99_999, 100_000);
         let text = junit_of_run(&failing);
-        assert!(text.contains("99,999 errors, 100.0 % of requests</system-out>"), "{text}");
+        assert!(text.contains("99,999 errors, 100 % of requests</system-out>"), "{text}");
         failing.cut_short = true;
         let text = junit_of_run(&failing);
         assert!(text.contains("name=\"answered\" time=\"0\"><skipped message=\"ended early: "), "{text}");

@@ -118,7 +118,6 @@ fn a_set_up_that_broke_is_told() {
         elsewhere.source = format!("{:x}", 100 + commit);
         elsewhere
     }));
-    entries.retain(|entry| entry.machine.fingerprint != "999999999999" || entry.commit.id != entries_last());
     let names = |entries: &[Entry]| before(entries).into_iter().map(|one| one.subject).collect::<Vec<_>>();
     assert_eq!(names(&entries), ["a", "b", "c"]);
     for entry in &mut entries[9..20] {

@@ -93,3 +93,55 @@ pub fn checked(judged: &Judged, paint: Paint) -> String {
     let lines: String = sorted.iter().map(line).collect();
     format!("{}\n{lines}", paint.dim(head.trim_end()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use oroshi_history::check::{Against, check};
+    use oroshi_history::entry::{Commit, Entry, Figure, Machine, SCHEMA, Subject, Unit};
+    use oroshi_history::series::{all, undivided};
+
+    use super::*;
+
+    /// Commits whose figure doubles after a half.
+    fn doubled(commits: usize) -> Vec<Entry> {
+        let entry = |number: usize| {
+            let unix_s = 1.77e9 + 3600.0 * number as f64;
+            let value = (if number < commits / 2 { 1000.0 } else { 2000.0 }) + (number % 2) as f64;
+            let unit = Unit::Nanoseconds;
+            let figure = Figure { value, interval: None, runs: 1, unit, higher_is_better: false, sensitive: false };
+            Entry {
+                schema: SCHEMA.into(),
+                commit: Commit { id: format!("v{number}"), unix_s, subject: "\u{1b}[2J".into(), ..Commit::default() },
+                measured_unix_s: unix_s,
+                machine: Machine { fingerprint: "ab".into(), ..Machine::default() },
+                source: format!("{number:064x}"),
+                subjects: vec![Subject {
+                    name: "hello".into(),
+                    plan: "cd".into(),
+                    load: String::new(),
+                    disturbed: None,
+                    figures: BTreeMap::from([("cpu".to_owned(), figure)]),
+                }],
+            }
+        };
+        (0..commits).map(entry).collect()
+    }
+
+    #[test]
+    fn a_series_that_is_too_short_for_a_step_says_so() {
+        let text = |commits| history(&all(&doubled(commits), 0.01), Paint::PLAIN);
+        assert!(text(6).contains("too few measurements to tell"), "{}", text(6));
+        assert!(text(8).starts_with("machine ab: \nworse  hello: cpu: +100 % ("), "{}", text(8));
+        assert!(!text(8).contains("too few"), "{}", text(8));
+    }
+
+    #[test]
+    fn a_check_names_its_commit() {
+        let entries = doubled(30);
+        let judged = check(&entries, &undivided(&entries), Some("v15"), &Against::Before, 0.03).unwrap();
+        let text = checked(&judged, Paint::PLAIN);
+        assert!(text.starts_with("commit v15 2026-02-02 17:40 UTC \\u{1b}[2J\nhello: cpu: worse: "), "{text}");
+    }
+}
