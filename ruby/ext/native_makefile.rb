@@ -72,8 +72,7 @@ module NativeMakefile
 
   # Returns cargo's flags for the crates that the released gem brings (scripts/packages): it is built without a network. A
   # gem that was built from the repository has none, and cargo downloads them.
-  def vendored
-    folder = "#{__dir__}/vendor"
+  def vendored(folder = "#{__dir__}/vendor")
     return "" unless File.directory?(folder)
 
     %( --offline --config 'source.crates-io.replace-with="vendored"' --config 'source.vendored.directory="#{folder}"')

@@ -59,4 +59,13 @@ class ExtconfTest < Support::Test
     server.wait
     assert_match(/^\d+\.\d+\.\d+$/, server.said)
   end
+
+  # The released gem brings its crates (scripts/packages): cargo then asks no registry.
+  def test_crates_beside_the_sources_are_used
+    assert_equal "", NativeMakefile.vendored("#{@dir}/vendor")
+    Dir.mkdir("#{@dir}/vendor")
+    flags = NativeMakefile.vendored("#{@dir}/vendor")
+    assert_includes flags, " --offline "
+    assert_includes flags, %(source.vendored.directory="#{@dir}/vendor")
+  end
 end
