@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted push-faults
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-gate-tls bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted push-faults
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,10 @@ bench-client: build gem ## HTTP clients beside each other, Rust's and Ruby's of 
 bench-gate: build ## the gateway beside nginx, HAProxy and nginx with Lua; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-gate
+
+bench-gate-tls: build ## TLS at the gateway beside nginx, HAProxy and the bare server; ten minutes
+	scripts/setup bench || true
+	scripts/bench-gate-tls
 
 bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
