@@ -86,6 +86,9 @@ pub enum ProxyError {
     /// A header of version 2 has an unassigned version, command or family, or too few bytes for its addresses.
     #[error("the binary header of the PROXY protocol is malformed")]
     Binary,
+    /// The checksum in a header of version 2 is not that of its bytes.
+    #[error("the checksum of the PROXY protocol does not fit its header")]
+    Checksum,
     /// The header is longer than [`HEADER_BYTES`].
     #[error("the header of the PROXY protocol is longer than {HEADER_BYTES} bytes")]
     TooLong,
@@ -178,8 +181,11 @@ fn binary(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyError> {
     }
     let Some(rest) = bytes.get(FIXED_BYTES..end) else { return Ok(None) };
     let (addresses, facts) = rest.split_at(needed);
-    if !is_local && needed > 0 && !are_facts(facts) {
-        return Err(ProxyError::Binary);
+    // Of the proxy's own connection, and of one whose addresses are not told, the receiver may ignore what follows.
+    match check_facts(&bytes[..end], facts) {
+        Err(error @ ProxyError::Binary) if !is_local && needed > 0 => return Err(error),
+        Err(error @ ProxyError::Checksum) if !is_local => return Err(error),
+        _ => {}
     }
     let header = match family {
         _ if is_local => ProxyHeader::Local,
@@ -206,14 +212,47 @@ where
     })
 }
 
-/// Returns whether bytes are a sequence of TLVs: a type, two bytes of length, and as many bytes.
-fn are_facts(mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        let Some(&[_, high, low]) = bytes.get(..3) else { return false };
-        let Some(rest) = bytes.get(3 + usize::from(u16::from_be_bytes([high, low]))..) else { return false };
-        bytes = rest;
+/// The type of the TLV with a checksum of the whole header (PP2_TYPE_CRC32C).
+const CHECKSUM: u8 = 0x03;
+
+/// Checks that the end of a header is a sequence of TLVs: a type, two bytes of length, and as many bytes. If one is a
+/// checksum, it must be the only one, and right.
+fn check_facts(header: &[u8], mut facts: &[u8]) -> Result<(), ProxyError> {
+    let mut checksum = None;
+    while !facts.is_empty() {
+        let Some((&[kind, high, low], rest)) = facts.split_first_chunk() else { return Err(ProxyError::Binary) };
+        let Some((value, rest)) = rest.split_at_checked(usize::from(u16::from_be_bytes([high, low]))) else {
+            return Err(ProxyError::Binary);
+        };
+        if kind == CHECKSUM {
+            let (Ok(value), None) = (<[u8; 4]>::try_from(value), checksum) else { return Err(ProxyError::Binary) };
+            checksum = Some((header.len() - rest.len() - 4, u32::from_be_bytes(value)));
+        }
+        facts = rest;
     }
-    true
+    match checksum {
+        Some((at, said)) if crc32c(&header[..at], &header[at + 4..]) != said => Err(ProxyError::Checksum),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the CRC32C (RFC 3720, appendix B.4) of `before`, four zeros, and `after`.
+fn crc32c(before: &[u8], after: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let (mut table, mut byte) = ([0; 256], 0);
+        while byte < 256 {
+            let (mut value, mut bit) = (byte as u32, 0);
+            while bit < 8 {
+                value = if value & 1 == 1 { value >> 1 ^ 0x82f6_3b78 } else { value >> 1 };
+                bit += 1;
+            }
+            table[byte] = value;
+            byte += 1;
+        }
+        table
+    };
+    let step = |sum: u32, byte: &u8| TABLE[usize::from(sum as u8 ^ byte)] ^ sum >> 8;
+    !before.iter().chain(&[0; 4]).chain(after).fold(u32::MAX, step)
 }
 
 impl ProxyHeader {

@@ -97,6 +97,48 @@ fn binary_headers_are_read_strictly() {
     assert_eq!(parse(&binary_of(0x21, 0x11, &[0; HEADER_BYTES])[..16]), Err(ProxyError::TooLong));
 }
 
+/// The vectors of RFC 3720, appendix B.4, whose last four bytes are zeros.
+#[test]
+fn checksums_are_those_of_the_standard() {
+    assert_eq!(crc32c(&[0; 28], b""), 0x8a91_36aa);
+    assert_eq!(crc32c(b"", &[0; 28]), 0x8a91_36aa);
+    // 123456789, a vector that all catalogues have, behind the zeros: the sum of four zeros is the start.
+    assert_eq!(crc32c(b"", b""), 0x4867_4bc7);
+}
+
+#[test]
+fn a_wrong_checksum_refuses_the_header() {
+    let v4 = [192, 0, 2, 1, 198, 51, 100, 2, 0xdc, 4, 1, 187];
+    let facts = |sum: u32| [&b"\x01\0\x02h2\x03\0\x04"[..], &sum.to_be_bytes(), b"\x04\0\x01x"].concat();
+    // As HAProxy 2.6 sends it with `send-proxy-v2 proxy-v2-options crc32c`: the sum is of the header with zeros.
+    let signed = |family: u8, body: &[u8]| {
+        let header = binary_of(0x21, family, &[body, &facts(0)].concat());
+        let at = header.len() - 8;
+        let sum = crc32c(&header[..at], &header[at + 4..]);
+        (binary_of(0x21, family, &[body, &facts(sum)].concat()), sum)
+    };
+    let (right, sum) = signed(0x11, &v4);
+    assert_eq!(parse(&right), Ok(Some((tcp("192.0.2.1:56324", "198.51.100.2:443"), right.len()))));
+    let wrong = binary_of(0x21, 0x11, &[&v4[..], &facts(sum ^ 1)].concat());
+    assert_eq!(parse(&wrong), Err(ProxyError::Checksum));
+    for at in 16..right.len() - 12 {
+        let mut changed = right.clone();
+        changed[at] ^= 0x10;
+        assert!(parse(&changed).is_err(), "byte {at}");
+    }
+    // One whose addresses are not told is a client's, too. The proxy's own connection is not looked at.
+    let (unknown, sum) = signed(0, b"");
+    assert_eq!(parse(&unknown), Ok(Some((ProxyHeader::Unknown, unknown.len()))));
+    assert_eq!(parse(&binary_of(0x21, 0, &facts(sum ^ 1))), Err(ProxyError::Checksum));
+    let own = binary_of(0x20, 0, &facts(sum ^ 1));
+    assert_eq!(parse(&own), Ok(Some((ProxyHeader::Local, own.len()))));
+    // Which of two would count?
+    let twice = [&v4[..], &facts(0), &facts(0)].concat();
+    assert_eq!(parse(&binary_of(0x21, 0x11, &twice)), Err(ProxyError::Binary));
+    let short = [&v4[..], b"\x03\0\x02xx"].concat();
+    assert_eq!(parse(&binary_of(0x21, 0x11, &short)), Err(ProxyError::Binary));
+}
+
 #[test]
 fn addresses_of_two_families_are_told_as_ipv6() {
     let header = ProxyHeader::of("1.2.3.4:5".parse().ok(), "[2001:db8::1]:80".parse().ok());

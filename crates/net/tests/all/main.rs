@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod connect;
+mod corpus;
 mod listen;
 mod process;
 mod threads;
