@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::address::Peer;
-use crate::tls::{ClientAuthorities, TlsFacts};
+use crate::tls::{ClientAuthorities, ServerSession, TlsFacts};
 pub use crate::unix::UnixStream;
 
 /// A connected stream socket. Without TLS it adds one branch to tokio's own stream.
@@ -29,8 +29,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix stream socket.
     Unix(UnixStream),
-    /// TLS over TCP or unix. Boxed, because it is a hundred times their size.
-    Tls(Box<TlsStream>),
+    /// TLS over TCP or unix.
+    Tls(TlsStream),
 }
 
 impl Stream {
@@ -95,7 +95,7 @@ impl Stream {
             Stream::Tls(stream) => {
                 // The poll that waits for the next message registers its own waker.
                 let mut context = Context::from_waker(Waker::noop());
-                return Pin::new(&mut stream.0).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
+                return stream.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
             }
         };
         matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -146,10 +146,7 @@ impl Stream {
     /// Facts about the handshake of a client; None without TLS, or at the client's end. Computed at each call.
     pub fn tls_facts(&self) -> Option<TlsFacts> {
         match self {
-            Stream::Tls(stream) => match &stream.0 {
-                tokio_rustls::TlsStream::Server(stream) => Some(TlsFacts::of(stream.get_ref().1)),
-                tokio_rustls::TlsStream::Client(_) => None,
-            },
+            Stream::Tls(TlsStream(End::Server(stream))) => Some(TlsFacts::of(stream.common(), stream.server_name())),
             _ => None,
         }
     }
@@ -158,9 +155,8 @@ impl Stream {
     /// key was proven in this handshake, or in the one that it resumes. Computed at each call, which costs some checks
     /// of signatures.
     pub fn is_client_of(&self, authorities: &ClientAuthorities) -> bool {
-        let Stream::Tls(stream) = self else { return false };
-        let chain = stream.session().peer_certificates().unwrap_or_default();
-        matches!(stream.0, tokio_rustls::TlsStream::Server(_)) && authorities.accept(chain, UnixTime::now())
+        let Stream::Tls(TlsStream(End::Server(stream))) = self else { return false };
+        authorities.accept(stream.common().peer_certificates().unwrap_or_default(), UnixTime::now())
     }
 
     /// Whether this is TLS, and its handshake resumed an earlier session.
@@ -238,7 +234,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Unix(stream) => stream.poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buf),
+            Stream::Tls(stream) => stream.poll_read(cx, buf),
         }
     }
 }
@@ -249,7 +245,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Unix(stream) => stream.poll_write(cx, buf),
-            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, buf),
+            Stream::Tls(stream) => stream.poll_write(cx, buf),
         }
     }
 
@@ -262,7 +258,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Stream::Unix(stream) => stream.poll_write_vectored(cx, bufs),
-            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, bufs),
+            Stream::Tls(stream) => stream.poll_write_vectored(cx, bufs),
         }
     }
 
@@ -270,8 +266,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Unix(_) => true,
-            Stream::Tls(stream) => stream.0.is_write_vectored(),
+            Stream::Unix(_) | Stream::Tls(_) => true,
         }
     }
 
@@ -279,7 +274,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Tcp(_) | Stream::Unix(_) => Poll::Ready(Ok(())),
-            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_flush(cx),
+            Stream::Tls(stream) => stream.poll_flush(cx),
         }
     }
 
@@ -288,13 +283,19 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Unix(stream) => Poll::Ready(stream.shutdown()),
-            Stream::Tls(stream) => Pin::new(&mut stream.0).poll_shutdown(cx),
+            Stream::Tls(stream) => stream.poll_shutdown(cx),
         }
     }
 }
 
-/// A TLS session over a stream, at either end.
-pub struct TlsStream(pub(crate) tokio_rustls::TlsStream<Stream>);
+/// A TLS session over a stream, at either end. Boxed, because it is a hundred times the size of a stream.
+pub struct TlsStream(pub(crate) End);
+
+/// Which end of TLS a stream is.
+pub(crate) enum End {
+    Client(Box<tokio_rustls::client::TlsStream<Stream>>),
+    Server(Box<ServerSession>),
+}
 
 impl TlsStream {
     /// The negotiated protocol version, for example `TLSv1_3`; None before the end of the handshake.
@@ -314,25 +315,66 @@ impl TlsStream {
 
     /// The stream below TLS.
     fn socket(&self) -> &Stream {
-        self.0.get_ref().0
+        match &self.0 {
+            End::Client(stream) => stream.get_ref().0,
+            End::Server(stream) => stream.socket(),
+        }
     }
 
     fn socket_mut(&mut self) -> &mut Stream {
-        self.0.get_mut().0
+        match &mut self.0 {
+            End::Client(stream) => stream.get_mut().0,
+            End::Server(stream) => stream.socket_mut(),
+        }
     }
 
     fn session(&self) -> &rustls::CommonState {
         match &self.0 {
-            tokio_rustls::TlsStream::Client(stream) => stream.get_ref().1,
-            tokio_rustls::TlsStream::Server(stream) => stream.get_ref().1,
+            End::Client(stream) => stream.get_ref().1,
+            End::Server(stream) => stream.common(),
         }
     }
 
     /// Makes one attempt without registering a waker: the following poll registers its own.
     fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match Pin::new(&mut self.0).poll_write(&mut Context::from_waker(Waker::noop()), buf) {
+        match self.poll_write(&mut Context::from_waker(Waker::noop()), buf) {
             Poll::Ready(result) => result,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            End::Client(stream) => Pin::new(stream).poll_read(cx, buf),
+            End::Server(stream) => stream.poll_read(cx, buf),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            End::Client(stream) => Pin::new(stream).poll_write(cx, buf),
+            End::Server(stream) => stream.poll_write(cx, &[IoSlice::new(buf)]),
+        }
+    }
+
+    fn poll_write_vectored(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            End::Client(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            End::Server(stream) => stream.poll_write(cx, bufs),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            End::Client(stream) => Pin::new(stream).poll_flush(cx),
+            End::Server(stream) => stream.poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            End::Client(stream) => Pin::new(stream).poll_shutdown(cx),
+            End::Server(stream) => stream.poll_shutdown(cx),
         }
     }
 }

@@ -5,12 +5,14 @@ mod clients;
 mod error;
 mod facts;
 mod server;
+mod session;
 
 pub use client::{ClientTls, ClientTlsOptions, Roots};
 pub use clients::ClientAuthorities;
 pub use error::{TlsConfigError, TlsError};
 pub use facts::{ClientCertificate, TlsFacts};
 pub use server::{Choice, ChooseTls, ServerTls, ServerTlsOptions};
+pub(crate) use session::ServerSession;
 
 use std::path::Path;
 

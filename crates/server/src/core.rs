@@ -172,7 +172,7 @@ impl Core {
         if let Some(capacity) = self.settings.capacity.as_ref().filter(|_| self.settings.vouching) {
             capacity.add_unproven();
         }
-        ConnectionGuard { registration, permit: RefCell::new(permit) }
+        ConnectionGuard { registration, permit: Cell::new(permit) }
     }
 
     /// Protects a connection from being ended as unproven.
@@ -259,7 +259,7 @@ impl HasDeadlines for Core {
 }
 
 /// The state of a connection that its core uses.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Connection {
     /// The deadline for bytes from the peer.
     pub(crate) read: Deadline,
@@ -273,7 +273,7 @@ pub(crate) struct Connection {
     /// How many connections of this core came before it.
     number: Cell<u64>,
     /// The connection's task, for cutting it off.
-    task: RefCell<Option<AbortHandle>>,
+    task: Cell<Option<AbortHandle>>,
 }
 
 /// Whether a connection may be ended because no handler has vouched for it.
@@ -300,7 +300,17 @@ impl Connection {
     }
 
     pub(crate) fn set_task(&self, task: AbortHandle) {
-        *self.task.borrow_mut() = Some(task);
+        self.task.set(Some(task));
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Connection")
+            .field("read", &self.read)
+            .field("write", &self.write)
+            .finish_non_exhaustive()
     }
 }
 
@@ -319,10 +329,15 @@ impl Expire for Connection {
 }
 
 /// A connection's registration at its core; dropping it frees its permit, however the connection ended.
-#[derive(Debug)]
 pub(crate) struct ConnectionGuard {
     registration: Registration<Core>,
-    permit: RefCell<Option<Permit>>,
+    permit: Cell<Option<Permit>>,
+}
+
+impl fmt::Debug for ConnectionGuard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ConnectionGuard").field("registration", &self.registration).finish_non_exhaustive()
+    }
 }
 
 impl ConnectionGuard {

@@ -39,7 +39,9 @@ pub(crate) struct Wire {
     stream: RefCell<Option<Stream>>,
     output: RefCell<Output>,
     /// The waker of a flush that does not wait as the connection's task.
-    flusher: RefCell<Option<Waker>>,
+    flusher: Cell<Option<Waker>>,
+    /// Whether the deadline of the wait for a request is that of a shutdown.
+    is_closing: Cell<bool>,
     addresses: OnceCell<Box<Addresses>>,
     tls: OnceCell<Box<TlsFacts>>,
     pub(crate) progress: Progress,
@@ -80,7 +82,8 @@ impl Wire {
             guard,
             stream: RefCell::new(Some(stream)),
             output: RefCell::default(),
-            flusher: RefCell::default(),
+            flusher: Cell::default(),
+            is_closing: Cell::default(),
             addresses: origin.map(|origin| OnceCell::from(Box::new(origin))).unwrap_or_default(),
             tls: OnceCell::new(),
             progress: Progress::default(),
@@ -163,30 +166,33 @@ impl Wire {
         .await
     }
 
-    /// Waits for the first bytes of a request, until tick `due`, or until a shutdown's time for a last request is over:
-    /// then `None`.
-    pub(crate) async fn read_idle(&self, into: &mut Vec<u8>, due: u64) -> Result<Option<usize>, Error> {
+    /// Begins the wait for the first bytes of a request.
+    pub(crate) fn wait_for_request(&self) {
+        let core = self.core();
+        self.is_closing.set(false);
+        self.connection().waits(core.now());
+        self.set(&self.connection().read, core.now().saturating_add(core.ticks.idle));
+    }
+
+    /// Ready with the first bytes of a request: true. False if none come before the peer closes, in time, or in a
+    /// shutdown's time for a last request. State is in the wire, as a connection's task must be small.
+    pub(crate) fn poll_request(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<bool> {
         let core = self.core();
         let deadline = &self.connection().read;
-        let mut closing = false;
-        self.set(deadline, due);
-        poll_fn(|context| {
-            // Takes received bytes before it checks the time: a busy core must not lose a request that came in time.
-            if let Poll::Ready(result) = self.poll_read(context, into) {
-                deadline.clear();
-                return Poll::Ready(result.map(Some));
-            }
-            if core.closing.get() && !closing {
-                closing = true;
-                self.set(deadline, due.min(core.now().saturating_add(core.ticks.last_request)));
-            }
-            if deadline.poll_over(core.now(), context) {
-                deadline.clear();
-                return Poll::Ready(Ok(None));
-            }
-            Poll::Pending
-        })
-        .await
+        // Takes received bytes before it checks the time: a busy core must not lose a request that came in time.
+        if let Poll::Ready(result) = self.poll_read(context, into) {
+            deadline.clear();
+            // A reset between two requests counts as a close.
+            return Poll::Ready(result.is_ok_and(|count| count > 0));
+        }
+        if core.closing.get() && !self.is_closing.replace(true) {
+            self.set(deadline, deadline.due().min(core.now().saturating_add(core.ticks.last_request)));
+        }
+        if deadline.poll_over(core.now(), context) {
+            deadline.clear();
+            return Poll::Ready(false);
+        }
+        Poll::Pending
     }
 
     /// Reads into a buffer that the caller has for this poll. Zero means that the peer has closed its side.
@@ -323,7 +329,7 @@ impl Wire {
     /// Keeps the waker of a `flush` for when the connection's task has polled the socket in its place.
     fn wait_to_flush<T>(&self, polled: Poll<T>, context: &Context<'_>) -> Poll<T> {
         if polled.is_pending() {
-            *self.flusher.borrow_mut() = Some(context.waker().clone());
+            self.flusher.set(Some(context.waker().clone()));
         }
         polled
     }

@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 
 use super::error::is_ca_as_server;
 use super::{TlsConfigError, TlsError, certificates, private_key};
-use crate::stream::{Stream, TlsStream};
+use crate::stream::{End, Stream, TlsStream};
 
 /// The trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,7 +97,7 @@ impl ClientTls {
     pub async fn connect(&self, stream: Stream) -> Result<Stream, TlsError> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let stream = connector.connect(self.name.clone(), stream).await?;
-        Ok(Stream::Tls(Box::new(TlsStream(stream.into()))))
+        Ok(Stream::Tls(TlsStream(End::Client(Box::new(stream)))))
     }
 }
 

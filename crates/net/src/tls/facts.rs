@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ring::digest::{SHA256, digest};
-use rustls::{CommonState, HandshakeKind, ServerConnection};
+use rustls::{CommonState, HandshakeKind};
 use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate, X509Name};
 
 /// Facts about a client's TLS connection. They do not change after the handshake.
@@ -33,7 +33,7 @@ pub struct ClientCertificate {
 }
 
 impl TlsFacts {
-    pub(crate) fn of(session: &ServerConnection) -> Self {
+    pub(crate) fn of(session: &CommonState, sni: Option<&str>) -> Self {
         let suite = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or_default();
         TlsFacts {
             version: match session.protocol_version() {
@@ -43,7 +43,7 @@ impl TlsFacts {
             },
             // rustls names the suites of TLS 1.3 with a prefix of its own.
             suite: suite.replacen("TLS13_", "TLS_", 1),
-            sni: session.server_name().map(str::to_ascii_lowercase),
+            sni: sni.map(str::to_ascii_lowercase),
             alpn: session.alpn_protocol().map(|name| String::from_utf8_lossy(name).into_owned()),
             resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
             client: client(session),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{Acceptor, ClientHello, WebPkiClientVerifier};
+use rustls::server::{Accepted, Acceptor, ClientHello, WebPkiClientVerifier};
 use rustls::{AlertDescription, RootCertStore, ServerConfig};
-use tokio::io::AsyncWriteExt;
-use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::session::{ServerSession, invalid};
 use super::{TlsConfigError, TlsError, TlsFacts, certificates, private_key};
-use crate::stream::{Stream, TlsStream};
+use crate::stream::{End, Stream, TlsStream};
 
 /// TLS options of a server.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +27,9 @@ pub struct ServerTlsOptions {
 /// TLS for a server. Cheap to clone; clones share the session cache.
 #[derive(Debug, Clone)]
 pub struct ServerTls(Source);
+
+/// The room for a ClientHello; larger ones get more. Usual ones have 200 to 2,000 bytes.
+const HELLO_BYTES: usize = 2048;
 
 /// Where the settings of a handshake come from.
 #[derive(Debug, Clone)]
@@ -117,13 +120,18 @@ impl ServerTls {
     /// Performs the handshake over an accepted stream.
     pub async fn accept(&self, stream: Stream) -> Result<Stream, TlsError> {
         let by = match &self.0 {
-            Source::Fixed(config) => {
-                let stream = TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
-                return Ok(Stream::Tls(Box::new(TlsStream(stream.into()))));
-            }
-            Source::Chosen(by) => by,
+            Source::Fixed(config) => return shake(stream, async |_: &Accepted| Ok(Arc::clone(config))).await,
+            Source::Chosen(by) => &**by,
         };
-        match shake(&**by, stream).await {
+        let choose = async |hello: &Accepted| {
+            // In a statement of its own: the hello borrows what the future must not hold.
+            let choice = by.choose(&hello.client_hello());
+            match choice {
+                Choice::Now(settings) => settings,
+                Choice::Later(later) => later.await,
+            }
+        };
+        match shake(stream, choose).await {
             Ok(stream) => {
                 if let Some(facts) = stream.tls_facts() {
                     by.ended(Ok(&facts));
@@ -138,24 +146,56 @@ impl ServerTls {
     }
 }
 
-/// Performs a handshake whose ClientHello decides about its settings.
-async fn shake(by: &dyn ChooseTls, stream: Stream) -> Result<Stream, TlsError> {
-    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-    // In a statement of its own: the hello borrows what the future must not hold.
-    let choice = by.choose(&begun.client_hello());
-    let settings = match choice {
-        Choice::Now(settings) => settings,
-        Choice::Later(later) => later.await,
-    };
-    match settings {
-        Ok(settings) => Ok(Stream::Tls(Box::new(TlsStream(begun.into_stream(settings).await?.into())))),
+/// Performs a handshake whose ClientHello may decide about its settings.
+async fn shake(
+    mut stream: Stream,
+    choose: impl AsyncFnOnce(&Accepted) -> Result<Arc<ServerConfig>, AlertDescription>,
+) -> Result<Stream, TlsError> {
+    let mut received = Vec::new();
+    let hello = client_hello(&mut stream, &mut received).await?;
+    let sni = hello.client_hello().server_name().map(Box::from);
+    match choose(&hello).await {
+        Ok(settings) => {
+            drop(hello);
+            let mut session = ServerSession::new(settings, stream, sni, received).map_err(invalid)?;
+            session.shake().await?;
+            Ok(Stream::Tls(TlsStream(End::Server(Box::new(session)))))
+        }
         Err(alert) => {
-            let mut stream = begun.io;
             // A fatal alert in a record of its own (RFC 8446, sections 5.1 and 6). The handshake fails in any case, so
             // a failed write changes nothing.
             let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, alert.into()]).await;
             let _ = stream.shutdown().await;
             Err(TlsError::Refused(alert))
+        }
+    }
+}
+
+/// Reads until the whole ClientHello is received. Other bytes are refused with an alert.
+async fn client_hello(stream: &mut Stream, received: &mut Vec<u8>) -> Result<Accepted, TlsError> {
+    let mut acceptor = Acceptor::default();
+    loop {
+        let before = received.len();
+        received.reserve(HELLO_BYTES);
+        if stream.read_buf(received).await? == 0 {
+            return Err(TlsError::Closed);
+        }
+        let mut new = &received[before..];
+        while !new.is_empty() {
+            // It takes 4 KiB at a time, and 64 KiB at most.
+            acceptor.read_tls(&mut new)?;
+            match acceptor.accept() {
+                Ok(Some(hello)) => return Ok(hello),
+                Ok(None) => {}
+                Err((error, mut alert)) => {
+                    let mut record = Vec::new();
+                    // Writing into memory cannot fail; for the socket see above.
+                    let _ = alert.write_all(&mut record);
+                    let _ = stream.write_all(&record).await;
+                    let _ = stream.shutdown().await;
+                    return Err(invalid(error).into());
+                }
+            }
         }
     }
 }

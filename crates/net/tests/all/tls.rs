@@ -1,15 +1,18 @@
 //! TLS over TCP and unix sockets: negotiated parameters, and every way in which a handshake fails.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{abstract_address, listener, on_a_core};
 use oroshi_net::tls::{Roots, ServerTlsOptions, TlsConfigError, TlsError};
 use oroshi_net::{
-    ClientTls, ClientTlsOptions, ConnectError, Connected, Connector, ConnectorOptions, ServerTls, Stream,
+    ClientTls, ClientTlsOptions, ConnectError, Connected, Connector, ConnectorOptions, Peer, ServerTls, Stream,
 };
-use oroshi_testkit::Identity;
+use oroshi_testkit::{Identity, need};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -108,6 +111,109 @@ fn bytes_go_through_tcp_unix_and_abstract_sockets() {
             sender.await.unwrap();
         });
     }
+}
+
+/// rustls only queues its answer; it must go out although the server writes nothing.
+#[test]
+fn a_client_that_renegotiates_is_told_that_this_is_refused() {
+    let Some(openssl) = need("a_client_that_renegotiates_is_told_that_this_is_refused", "openssl") else { return };
+    let ca = TestCa::new();
+    let server = ca.server(&ServerTlsOptions::default());
+    let said = on_a_core(async move {
+        let listener = listener("127.0.0.1:0").into_listener().unwrap();
+        let mut command = Command::new(openssl);
+        command.args(["s_client", "-tls1_2", "-connect", &listener.address().to_string()]);
+        let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stream = server.accept(listener.accept().await.unwrap()).await.unwrap();
+        let mut input = client.stdin.take().unwrap();
+        // The first is read by the client as text, the second as an order.
+        input.write_all(b"text\n").unwrap();
+        let mut text = [0; 5];
+        stream.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"text\n");
+        input.write_all(b"R\n").unwrap();
+        // The client ends the connection, as it could not renegotiate.
+        let ended = stream.read(&mut text).await;
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+        drop((stream, input));
+        client.wait_with_output().unwrap()
+    });
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("no renegotiation"), "{said}");
+}
+
+/// Passes a client's records on in small pieces, with a damaged byte: in the record of this number, after this share of
+/// thousandths. Headers stay, as a longer record would only be waited for.
+fn damaging(to: SocketAddr, damaged: (usize, usize)) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut client, mut server) = (listener.accept().unwrap().0, TcpStream::connect(to).unwrap());
+        let (mut back, mut forth) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut back, &mut forth);
+            let _ = forth.shutdown(Shutdown::Both);
+        });
+        for number in 0.. {
+            let mut record = vec![0; 5];
+            if client.read_exact(&mut record).is_err() {
+                break;
+            }
+            record.resize(5 + usize::from(u16::from_be_bytes([record[3], record[4]])), 0);
+            client.read_exact(&mut record[5..]).unwrap();
+            if number == damaged.0 {
+                // Not the length of the ClientHello.
+                let first = if number == 0 { 9 } else { 5 };
+                let at = first + (record.len() - first - 1) * damaged.1 / 1000;
+                record[at] ^= 0x41;
+            }
+            if record.chunks(1 + 100 * number).any(|piece| server.write_all(piece).is_err()) {
+                break;
+            }
+        }
+        let _ = server.shutdown(Shutdown::Write);
+    });
+    address
+}
+
+/// rustls indexes into the bytes that it gets again, and panics where they are not the same.
+#[test]
+fn damaged_bytes_end_a_session_and_nothing_else() {
+    let ca = TestCa::new();
+    // So that the client sends several messages in its second flight.
+    let asking = ServerTlsOptions { client_roots: Some(ca.path("ca.pem")), ..ServerTlsOptions::default() };
+    let (server, options) = (ca.server(&asking), ClientTlsOptions { identity: ca.identity(), ..ca.options() });
+    let whole = |damaged: (usize, usize)| {
+        let (server, connector) = (server.clone(), connector(&options, "localhost"));
+        on_a_core(async move {
+            let listener = listener("127.0.0.1:0").into_listener().unwrap();
+            let Peer::Tcp(address) = *listener.address() else { panic!("not TCP") };
+            let through = Peer::Tcp(damaging(address, damaged));
+            let serving = tokio::task::spawn_local(async move {
+                let Ok(mut stream) = server.accept(listener.accept().await.unwrap()).await else { return false };
+                let mut received = Vec::new();
+                let is_whole = stream.read_to_end(&mut received).await.is_ok() && received == [7; 50_000];
+                // What was damaged is not read again.
+                let again = stream.read(&mut [0; 100]).await;
+                assert!(is_whole || !matches!(again, Ok(1..)), "{again:?}");
+                let _ = stream.write_all(b"answer").await;
+                let _ = stream.shutdown().await;
+                is_whole
+            });
+            if let Ok(Connected { stream: mut client, .. }) = connector.connect(&through, None).await {
+                let _ = client.write_all(&[7; 50_000]).await;
+                let _ = client.shutdown().await;
+                let _ = client.read_to_end(&mut Vec::new()).await;
+            }
+            serving.await.unwrap()
+        })
+    };
+    for record in 0..7 {
+        for share in [0, 10, 100, 300, 500, 900, 1000] {
+            assert!(!whole((record, share)), "record {record}, {share} thousandths");
+        }
+    }
+    assert!(whole((1000, 0)), "nothing is damaged");
 }
 
 #[test]
