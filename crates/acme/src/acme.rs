@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,7 @@ use rustls::sign::CertifiedKey;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc};
 
+use crate::answers::FoundAnswers;
 use crate::authority::tls_id;
 use crate::http::Http;
 use crate::material::{digest_of, proof};
@@ -23,10 +24,6 @@ use crate::worker::Worker;
 
 /// The most names that wait for their check.
 const WANTED: usize = 1000;
-
-/// The most look-ups of other machines' answers per second, and at the same time. Anyone can ask for a token.
-const ANSWERS_PER_SECOND: u32 = 50;
-const ANSWERS_AT_ONCE: usize = 16;
 
 /// How long the end waits for locks to be released.
 const END: Duration = Duration::from_secs(3);
@@ -137,38 +134,12 @@ pub(crate) struct Shared {
     pub(crate) paused_until: AtomicI64,
     pub(crate) next_due: AtomicI64,
     pub(crate) last_error: Mutex<Option<String>>,
-    /// Look-ups of other machines' answers: under way, and begun in which second.
-    answers_at_once: AtomicUsize,
-    answers: Mutex<(i64, u32)>,
+    found: FoundAnswers,
 }
 
 impl Shared {
     pub(crate) fn store(&self) -> Store {
         locked(&self.store).clone()
-    }
-
-    /// Counts the look-up of an answer. `None`: there are too many.
-    fn begin_answer(self: &Arc<Self>) -> Option<AnswerSought> {
-        let now = unix_now();
-        let mut answers = locked(&self.answers);
-        if answers.0 != now {
-            *answers = (now, 0);
-        }
-        if answers.1 >= ANSWERS_PER_SECOND || self.answers_at_once.load(Relaxed) >= ANSWERS_AT_ONCE {
-            return None;
-        }
-        answers.1 += 1;
-        self.answers_at_once.fetch_add(1, Relaxed);
-        Some(AnswerSought(Arc::clone(self)))
-    }
-}
-
-/// A look-up of an answer. Dropping it ends the count.
-struct AnswerSought(Arc<Shared>);
-
-impl Drop for AnswerSought {
-    fn drop(&mut self) {
-        self.0.answers_at_once.fetch_sub(1, Relaxed);
     }
 }
 
@@ -181,6 +152,7 @@ impl Acme {
     pub fn start(settings: AcmeSettings, tools: Tools, shutdown: &Shutdown) -> Result<Arc<Self>, StartError> {
         let Tools { stores, store_url, lookup, seal, challenges, issued } = tools;
         let sql = stores.sql(&settings.store).map_err(|error| StartError::Store(settings.store.clone(), error))?;
+        let (found, sender) = FoundAnswers::new();
         let shared = Arc::new(Shared {
             store: Mutex::new(Store::new(sql, &store_url)),
             orders: AtomicU64::new(0),
@@ -193,8 +165,7 @@ impl Acme {
             paused_until: AtomicI64::new(0),
             next_due: AtomicI64::new(0),
             last_error: Mutex::new(None),
-            answers_at_once: AtomicUsize::new(0),
-            answers: Mutex::new((0, 0)),
+            found,
         });
         let http = Http::new(&settings.roots)?;
         let worker =
@@ -204,12 +175,18 @@ impl Acme {
         let (end, ended) = std_mpsc::channel();
         let runtime = || Builder::new_current_thread().enable_time().build_local(LocalOptions::default());
         let (ready, is_ready) = std_mpsc::channel();
+        let reader = Arc::clone(&shared);
         let running = Running { begin: Arc::clone(&begin), stop: stop.clone(), shutdown: shutdown.clone() };
         std::thread::Builder::new().name("oroshi-acme".to_owned()).spawn(move || {
             match runtime() {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(())); // `start` waits for it
-                    runtime.block_on(worker.run(names, running));
+                    runtime.block_on(async {
+                        tokio::select! {
+                            () = reader.found.read_all(sender, || reader.store(), unix_now) => {}
+                            () = worker.run(names, running) => {}
+                        }
+                    });
                 }
                 Err(error) => drop(ready.send(Err(error))),
             }
@@ -289,30 +266,19 @@ impl Issuer for Acme {
         if !is_coded || !(22..=200).contains(&token.len()) {
             return None;
         }
-        let sought = self.shared.begin_answer()?;
-        let token = token.to_owned();
-        Some(Box::pin(async move { answer(sought, token).await }))
+        let (shared, token) = (Arc::clone(&self.shared), token.to_owned());
+        Some(Box::pin(async move { shared.found.find(&token).await }))
     }
 
     fn tls_answer(&self, name: &str) -> Option<PendingAnswer<Arc<CertifiedKey>>> {
         let name = dns_name(name)?;
-        let sought = self.shared.begin_answer()?;
+        let shared = Arc::clone(&self.shared);
         Some(Box::pin(async move {
-            let digest = digest_of(&answer(sought, tls_id(&name)).await?)?;
+            let digest = digest_of(&shared.found.find(&tls_id(&name)).await?)?;
             let (certificate, key) = proof(&name, &digest).ok()?;
             let key = rustls::crypto::ring::sign::any_supported_type(&key).ok()?;
             Some(Arc::new(CertifiedKey::new(vec![certificate], key)))
         }))
-    }
-}
-
-async fn answer(sought: AnswerSought, id: String) -> Option<String> {
-    match sought.0.store().answer(&id, unix_now()).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            tracing::warn!("the answer to a challenge could not be looked up: {error}");
-            None
-        }
     }
 }
 

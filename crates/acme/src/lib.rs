@@ -12,10 +12,12 @@
 //! 2. `schedule`: when a certificate is renewed, and when a failed order is repeated. No I/O; time and chance are
 //!    arguments.
 //! 3. `worker`: the names that are due, and the result of each order. `store`: the tables, and the lock in them.
+//!    `answers`: answers that other machines entered, read for all that wait.
 //! 4. `authority`: the account, orders and renewal information, on `http`, which lends our client to `instant-acme`.
 //!    `material`: keys, requests and proofs.
 
 mod acme;
+mod answers;
 mod authority;
 mod http;
 mod material;

@@ -4,12 +4,17 @@
 //! the row by that word. Whoever finds the word has the lock. Locks end by themselves, so that a machine that fails
 //! blocks no name.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use oroshi_lookup::{Failure, Rows, SqlStore, StoreError, Value};
 use zeroize::Zeroizing;
 
 use crate::material::hex;
+
+/// The most answers that are read at a time, and how many with one query: stores limit the rows of a result.
+const MOST_ANSWERS: usize = 10_000;
+const PAGE_ROWS: usize = 50;
 
 /// The tables on one database.
 #[derive(Clone, Debug)]
@@ -207,11 +212,26 @@ impl Store {
         self.query(insert, vec![text(id), text(answer), Value::Int(until)]).await.map(drop)
     }
 
-    /// Returns the answer that a machine entered.
-    pub(crate) async fn answer(&self, id: &str, now: i64) -> Result<Option<String>, StoreError> {
-        let select = "SELECT answer FROM acme_challenge WHERE id = ? AND until_at > ?";
-        let rows = self.query(select, vec![text(id), Value::Int(now)]).await?;
-        Ok(rows.rows.into_iter().next().and_then(|row| into_text(row.into_iter().next())))
+    /// Returns the answers that machines entered, by their ids, up to [`MOST_ANSWERS`].
+    pub(crate) async fn answers(&self, now: i64) -> Result<HashMap<String, String>, StoreError> {
+        let select = format!(
+            "SELECT id, answer FROM acme_challenge WHERE until_at > ? AND id > ? ORDER BY id LIMIT {PAGE_ROWS}"
+        );
+        let (mut answers, mut last) = (HashMap::new(), String::new());
+        loop {
+            let page = self.query(&select, vec![Value::Int(now), text(&last)]).await?.rows;
+            let is_last = page.len() < PAGE_ROWS;
+            for row in page {
+                let mut row = row.into_iter();
+                if let (Some(id), Some(answer)) = (into_text(row.next()), into_text(row.next())) {
+                    last.clone_from(&id);
+                    answers.insert(id, answer);
+                }
+            }
+            if is_last || answers.len() >= MOST_ANSWERS {
+                return Ok(answers);
+            }
+        }
     }
 
     pub(crate) async fn remove_answer(&self, id: &str) -> Result<(), StoreError> {
@@ -272,14 +292,16 @@ fn into_number(value: Option<Value>) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use oroshi_lookup::{SqlSettings, StoreKind, StoreSettings, Stores};
     use oroshi_testkit::stores::{MariaDb, Postgres};
+
+    use tokio::runtime::LocalOptions;
 
     use super::*;
 
     /// Runs a test in each kind of database, with two machines.
-    fn in_each_database(test: &str, work: impl AsyncFn(&Store, &Store)) {
+    pub(crate) fn in_each_database(test: &str, work: impl AsyncFn(&Store, &Store)) {
         let folder = tempfile::tempdir().unwrap();
         let (mariadb, postgres) = (MariaDb::start(test), Postgres::start(test));
         let mut urls = vec![format!("sqlite:{}?mode=rwc", folder.path().join("acme.db").display())];
@@ -305,7 +327,8 @@ mod tests {
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build_local(LocalOptions::default());
+        runtime.unwrap().block_on(work)
     }
 
     #[test]
@@ -370,11 +393,15 @@ mod tests {
         in_each_database("answers_are_there_for_all_machines_until_they_end", async |here, there| {
             here.enter_answer("token", "first", 100).await.unwrap();
             here.enter_answer("token", "answer", 200).await.unwrap();
-            assert_eq!(there.answer("token", 199).await.unwrap().as_deref(), Some("answer"));
-            assert_eq!(there.answer("token", 200).await.unwrap(), None);
-            assert_eq!(there.answer("other", 0).await.unwrap(), None);
+            let only = HashMap::from([("token".to_owned(), "answer".to_owned())]);
+            assert_eq!(there.answers(199).await.unwrap(), only);
+            assert!(there.answers(200).await.unwrap().is_empty());
             there.remove_old_answers(200).await.unwrap();
-            assert_eq!(here.answer("token", 0).await.unwrap(), None);
+            assert!(here.answers(0).await.unwrap().is_empty());
+            for number in 0..2 * PAGE_ROWS {
+                here.enter_answer(&format!("token-{number}"), "answer", 300).await.unwrap();
+            }
+            assert_eq!(there.answers(299).await.unwrap().len(), 2 * PAGE_ROWS);
         });
     }
 
