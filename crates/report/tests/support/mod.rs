@@ -148,6 +148,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         fail_if: Vec::new(),
         environment: environment(),
         scenario: None,
+        urls: Vec::new(),
         agents: Vec::new(),
     }
 }

@@ -95,6 +95,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
         fail_if: Vec::new(),
         environment: Environment::default(),
         scenario: None,
+        urls: Vec::new(),
         agents: Vec::new(),
     }
 }
