@@ -1,5 +1,5 @@
-//! What must hold for any bytes at the start of a connection from a proxy. The fuzzer calls it with bytes it makes up; a
-//! test of the crate net calls it with those in `corpus/`.
+//! What must hold for any bytes at the start of a connection from a proxy. The fuzzer calls it with bytes it makes up;
+//! a test of the crate net calls it with those in `corpus/`.
 
 use oroshi_net::proxy_protocol::{HEADER_BYTES, ProxyHeader, ProxyVersion, parse};
 

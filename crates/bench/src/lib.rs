@@ -14,8 +14,8 @@
 //! 4. `core`: what the connections of a core share, with `rules`, `dialer` and `first`. `slot`: the task of one slot.
 //!    `connection`: one connection's life, the hot path; `http2`: the same with many streams. `answer`: the response
 //!    that they read; `flight`: how a request is counted, whatever carries it.
-//! 5. [`failure`], [`request_counts`] and [`tally`]: what is counted. `unreadable`: responses that are no HTTP. `ending`: whether the
-//!    servers were there to the end.
+//! 5. [`failure`], [`request_counts`] and [`tally`]: what is counted. `unreadable`: responses that are no HTTP.
+//!    `ending`: whether the servers were there to the end.
 //! 6. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and
 //!    [`environment`]: the server's side and the machine's; `machine`, `backlog`, [`ports`]: what else may have limited
 //!    it.

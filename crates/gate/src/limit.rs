@@ -161,8 +161,8 @@ impl Limiter {
         self.table.check(hash, self.rule, 1, monotonic_ns()).map_err(Duration::from_nanos)
     }
 
-    /// Lets memcached count a request. Returns the decision, and its moment on the monotonic clock; `None` if the number
-    /// in memcached is of no use.
+    /// Lets memcached count a request. Returns the decision, and its moment on the monotonic clock; `None` if the
+    /// number in memcached is of no use.
     async fn ask(
         &self,
         shared: &SharedCounts,

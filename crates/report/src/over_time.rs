@@ -139,7 +139,8 @@ fn points(record: &Record) -> impl Iterator<Item = (&PointRecord, Length)> {
     let width = record.series.width_s;
     let length = move |at_s: f64| {
         let seconds = width.min(record.elapsed_s - at_s).max(1e-3);
-        Length { seconds, is_sliver: record.elapsed_s - at_s < width / 2.0 }
+        // A run that is shorter than a point is no sliver of anything.
+        Length { seconds, is_sliver: at_s > 0.0 && record.elapsed_s - at_s < width / 2.0 }
     };
     record.series.points.iter().map(move |point| (point, length(point.at_s)))
 }

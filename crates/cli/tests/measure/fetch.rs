@@ -261,7 +261,7 @@ fn a_proxy_behind_tls_needs_a_certificate_that_is_trusted() {
     for flags in [&["--proxy-cacert", &*cert][..], &["-k", "--proxy-cacert", &cert], &["--cacert", &ca]] {
         let error = &only(&through(flags), 1)["error"];
         assert_eq!(error["phase"], "connect", "{flags:?}: {error}");
-        assert!(["proxy-tls", "tls-setup"].contains(&error["name"].as_str().unwrap()), "{flags:?}: {error}");
+        assert!(["proxy-tls", "tls-setup"].contains(&error["kind"].as_str().unwrap()), "{flags:?}: {error}");
     }
 }
 

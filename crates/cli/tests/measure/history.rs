@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use oroshi_testkit::need;
 use serde_json::Value;
@@ -59,9 +60,11 @@ impl Place {
 
     /// Adds a result whose server's CPU time per request is multiplied by this factor.
     fn add(&self, record: &Value, factor: f64) -> Ran {
-        let mut changed = record.clone();
         // A number that no two results share: the same text is added only once.
-        changed["elapsed_s"] = (record["elapsed_s"].as_f64().unwrap() + 1e-9 * factor).into();
+        static ADDED: AtomicU32 = AtomicU32::new(0);
+        let mut changed = record.clone();
+        let number = f64::from(ADDED.fetch_add(1, Ordering::Relaxed));
+        changed["elapsed_s"] = (record["elapsed_s"].as_f64().unwrap() + 1e-9 * number).into();
         let figure = changed["generator"]["cpu_us_per_request"].as_f64().unwrap();
         changed["generator"]["cpu_us_per_request"] = (figure * factor).into();
         fs::write(self.path("run.json"), changed.to_string()).unwrap();

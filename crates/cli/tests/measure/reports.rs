@@ -18,7 +18,7 @@ fn json_is_the_record_with_its_schema() {
     ran.said(0, &[]);
     assert_eq!(ran.err, "", "nothing but the report, where nothing is wrong");
     let value: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!(value["schema"], "oroshi-bench/1.7");
+    assert_eq!(value["schema"], "oroshi-bench/1.8");
     assert_eq!(value["requests"]["completed"], 50);
     assert_eq!(value["environment"]["command"][1], "bench");
     assert!(!ran.out.contains("s3cret"), "what may be secret is not recorded");

@@ -383,11 +383,31 @@ impl Levels {
         const KIB: usize = 1024;
         match (coding, self) {
             (Coding::Gzip, _) => 400 * KIB,
-            (Coding::Brotli, Levels { br: 0..=1, .. }) => 1000 * KIB,
-            (Coding::Brotli, Levels { br: 2..=9, .. }) => 1000 * KIB,
-            (Coding::Brotli, _) => 5000 * KIB,
-            (Coding::Zstd, Levels { zstd: ..=4, .. }) => 2000 * KIB,
-            (Coding::Zstd, _) => 5000 * KIB,
+            (Coding::Brotli, Levels { br: 0, .. }) => 1000 * KIB,
+            (Coding::Brotli, Levels { br: 1..=3, .. }) => 2000 * KIB,
+            (Coding::Brotli, Levels { br: 4, .. }) => 3000 * KIB,
+            (Coding::Brotli, Levels { br: 5, .. }) => 3500 * KIB,
+            (Coding::Brotli, Levels { br: 6, .. }) => 4500 * KIB,
+            (Coding::Brotli, Levels { br: 7, .. }) => 11_000 * KIB,
+            (Coding::Brotli, Levels { br: 8, .. }) => 20_000 * KIB,
+            (Coding::Brotli, Levels { br: 9, .. }) => 40_000 * KIB,
+            (Coding::Brotli, Levels { br: 10, .. }) => 15_000 * KIB,
+            (Coding::Brotli, _) => 25_000 * KIB,
+            (Coding::Zstd, Levels { zstd, .. }) => {
+                KIB * match zstd {
+                    ..=3 => 2000,
+                    4..=6 => 5000,
+                    7 | 8 => 6500,
+                    9 => 12_000,
+                    10 | 11 => 22_000,
+                    12 => 43_000,
+                    13 | 16 => 34_000,
+                    14 | 17 => 51_000,
+                    15 => 67_000,
+                    18 => 51_500,
+                    _ => 84_000,
+                }
+            }
         }
     }
 

@@ -82,8 +82,8 @@ impl Memcached {
         }
     }
 
-    /// Makes waiting changes of a key together. Who has the longer way to memcached loses races, so from the third attempt
-    /// on it pauses for a random time, in which the others finish.
+    /// Makes waiting changes of a key together. Who has the longer way to memcached loses races, so from the third
+    /// attempt on it pauses for a random time, in which the others finish.
     async fn make(&self, key: &[u8], changes: &mut [Waiting]) -> Result<(), StoreError> {
         let begun = Instant::now();
         for attempt in 1..=ATTEMPTS {

@@ -75,9 +75,9 @@ pub(crate) struct ServerSession {
     is_over: bool,
     /// This end has said that it sends no more.
     is_closed: bool,
-    /// The peer broke the protocol: rustls must not be asked again, as what it has noted of `received` is not valid
+    /// How the peer broke the protocol: rustls must not be asked again, as what it has noted of `received` is not valid
     /// any more.
-    is_broken: bool,
+    broken: Option<Box<rustls::Error>>,
 }
 
 /// Where a session goes on, once it has processed all complete records.
@@ -111,7 +111,7 @@ impl ServerSession {
             has_end: false,
             is_over: false,
             is_closed: false,
-            is_broken: false,
+            broken: None,
         })
     }
 
@@ -168,12 +168,23 @@ impl ServerSession {
     fn process(
         &mut self,
         received: &mut [u8],
+        used: usize,
+        reader: &mut ReadBuf<'_>,
+    ) -> Result<(usize, Step), rustls::Error> {
+        if let Some(error) = &self.broken {
+            return Err((**error).clone());
+        }
+        let processed = self.process_records(received, used, reader);
+        self.broken = processed.as_ref().err().map(|error| Box::new(error.clone()));
+        processed
+    }
+
+    fn process_records(
+        &mut self,
+        received: &mut [u8],
         mut used: usize,
         reader: &mut ReadBuf<'_>,
     ) -> Result<(usize, Step), rustls::Error> {
-        if self.is_broken {
-            return Err(rustls::Error::General("the session is broken".to_owned()));
-        }
         loop {
             let status = self.connection.process_tls_records(&mut received[used..]);
             let mut discard = status.discard;
@@ -208,7 +219,6 @@ impl ServerSession {
                 Ok(_) => return Err(rustls::Error::General("unexpected state of TLS".to_owned())),
                 Err(error) => {
                     self.take_alert(&mut received[used + discard..]);
-                    self.is_broken = true;
                     return Err(error);
                 }
             };
@@ -251,6 +261,9 @@ impl ServerSession {
         if self.give(reader) {
             return Poll::Ready(Ok(()));
         }
+        if let Some(error) = &self.broken {
+            return Poll::Ready(Err(invalid((**error).clone())));
+        }
         let before = reader.filled().len();
         let mut buffer = Records::take();
         let mut filled = self.received.len();
@@ -264,7 +277,12 @@ impl ServerSession {
                     // An answer of TLS itself. If the socket does not take it now, a later write sends it.
                     let _ = self.poll_send(context);
                 }
-                let (used, _) = processed.map_err(invalid)?;
+                let used = match processed {
+                    Ok((used, _)) => used,
+                    // Bytes before the damage come first, the error comes with the next read.
+                    Err(_) if reader.filled().len() > before => return Poll::Ready(Ok(())),
+                    Err(error) => return Poll::Ready(Err(invalid(error))),
+                };
                 buffer.0.copy_within(used..filled, 0);
                 filled -= used;
             }

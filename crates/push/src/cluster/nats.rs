@@ -159,6 +159,9 @@ impl NatsThread {
     }
 }
 
+/// Those who wait for a history to be filled.
+type FillWaiters = Vec<oneshot::Sender<()>>;
+
 /// The state of the NATS thread.
 pub(super) struct Worker {
     pub(super) node: Arc<Node>,
@@ -169,7 +172,7 @@ pub(super) struct Worker {
     pub(super) history: Option<StreamSettings>,
     receipt_timeout: Duration,
     /// Channels whose history is being filled from before this sequence number, with those who wait for it.
-    pub(super) filling: RefCell<HashMap<(Arc<str>, u64), Vec<oneshot::Sender<()>>>>,
+    pub(super) filling: RefCell<HashMap<(Arc<str>, u64), FillWaiters>>,
     pub(super) followed: Followed,
     /// Limits how many histories are filled at a time.
     pub(super) fills: Rc<Semaphore>,

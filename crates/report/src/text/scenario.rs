@@ -117,8 +117,8 @@ fn journeys(page: &mut Page, scenario: &ScenarioRecord) {
     named(page, &["Journeys", "begun", "completed", "failed", "cut off", "p50", "p95", "p99"], rows);
 }
 
-/// Adds requests by step or by URL: in one table on a wide terminal, in two on a narrow one. `titles`: of the counts, and
-/// of a table of times alone.
+/// Adds requests by step or by URL: in one table on a wide terminal, in two on a narrow one. `titles`: of the counts,
+/// and of a table of times alone.
 pub(super) fn steps(page: &mut Page, titles: [&str; 2], steps: &[StepRecord]) {
     let figures = |step: &StepRecord| {
         let counts = [units::count(step.count), units::number(step.per_s), units::count(step.errors)];
