@@ -54,7 +54,7 @@ pub enum OtavaError {
     Csv(#[from] csv::Error),
 }
 
-/// What a file holds.
+/// The content of a CSV file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     /// An entry for each row with a figure, in the order of the file.

@@ -97,7 +97,7 @@ fn number(folder: &Path, id: &str) -> Option<u64> {
     git(folder, &["rev-list", "--count", "--first-parent", id]).ok()?.parse().ok()
 }
 
-/// What a tree has beside its commit.
+/// Changes of a tree that its commit lacks.
 struct Difference {
     digest: String,
     /// The first file, and the number of others.

@@ -66,7 +66,7 @@ fn tinyproxy_behind_nginx_with_a_password() {
     secure.stop();
 }
 
-/// What a scripted proxy does with a connection after its handshake.
+/// The action of a scripted proxy after the handshake.
 enum Then {
     /// Closes it.
     Close,

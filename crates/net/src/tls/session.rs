@@ -268,7 +268,7 @@ impl ServerSession {
         let mut buffer = Records::take();
         let mut filled = self.received.len();
         buffer.0[..filled].copy_from_slice(&self.received);
-        // What was left is processed before the socket is asked.
+        // Bytes of an earlier read are processed before the socket is read.
         let mut is_new = filled > 0;
         loop {
             if is_new {

@@ -193,7 +193,7 @@ fn damaged_bytes_end_a_session_and_nothing_else() {
                 let Ok(mut stream) = server.accept(listener.accept().await.unwrap()).await else { return false };
                 let mut received = Vec::new();
                 let is_whole = stream.read_to_end(&mut received).await.is_ok() && received == [7; 50_000];
-                // What was damaged is not read again.
+                // The session does not read damaged bytes again.
                 let again = stream.read(&mut [0; 100]).await;
                 assert!(is_whole || !matches!(again, Ok(1..)), "{again:?}");
                 let _ = stream.write_all(b"answer").await;

@@ -58,7 +58,7 @@ const MANY_REPLICAS: usize = 3;
 /// The last token of the subject of markers. It is no base64, so no channel has it.
 const MARKER: &str = "$epoch";
 
-/// What a node knows of the stream beyond its connection.
+/// State of the stream that outlives a connection to NATS.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     /// The last message that this node has handed out.
