@@ -39,7 +39,7 @@ const WINDOW_UPDATE: u8 = 8;
 /// The answer to `/large`.
 static LARGE: [u8; 1 << 20] = [b'x'; 1 << 20];
 
-const ATTACKS: [Attack; 4] = [
+const ATTACKS: [Attack; 5] = [
     Attack {
         name: "CVE-2023-44487, rapid reset",
         window: 65_535,
@@ -93,7 +93,34 @@ const ATTACKS: [Attack; 4] = [
         // 128 streams of 32 KiB, and the output.
         heap_kib: 128 * 32 + 1024,
     },
+    Attack {
+        name: "large answers that are read up to the middle",
+        window: PART as u32,
+        rounds: 128 * 3,
+        round: |client, number| {
+            let id = 2 * (number % 128) + 1;
+            match number / 128 {
+                0 if number == 0 => {
+                    client.raw(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
+                    client.get("/large");
+                }
+                0 => drop(client.get("/large")),
+                turn => {
+                    assert_eq!(client.bytes(id, PART).len(), PART);
+                    if turn == 1 {
+                        client.raw(&frame(WINDOW_UPDATE, 0, id, &(PART as u32).to_be_bytes()));
+                    }
+                }
+            }
+        },
+        is_ended: false,
+        requests: 3_000,
+        heap_kib: 128 * 32 + 1024,
+    },
 ];
+
+/// So many bytes of what waits in a stream that its handler writes more.
+const PART: usize = 17 * 1024;
 
 #[test]
 fn a_request_on_a_kept_connection_allocates_nothing() {

@@ -136,7 +136,8 @@ fn a_result_is_added_once_with_its_commit() {
     assert_eq!(outside.code, Some(2), "a repository without a commit: {outside:?}");
     let commit = place.commit(0);
     assert!(place.add(&record, 1.0).err.contains("wrote "));
-    assert!(place.add(&record, 1.0).err.contains("1 is already in the history"));
+    let again = place.history(&["add", "../perf", "../run.json", "--name", "hello"]);
+    assert!(again.err.contains("1 is already in the history"), "{again:?}");
     let files: Vec<PathBuf> = fs::read_dir(place.path("perf")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     let entry: Value = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();

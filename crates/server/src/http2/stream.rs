@@ -76,10 +76,13 @@ impl Queue {
         if self.bytes.capacity() == 0 {
             self.bytes = spares::take();
         }
-        // The sent part is at most as long as the waiting one, or is removed at its end.
-        if self.sent >= QUEUE_BYTES {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
+        // The sent part goes before the buffer grows, and the buffer doubles up to the limit only: a peer that takes some
+        // of every answer would else make each stream hold twice as much as waits.
+        if self.bytes.len() + piece.len() > self.bytes.capacity() {
+            self.bytes.drain(..std::mem::take(&mut self.sent));
+            let doubled = (2 * self.bytes.capacity()).min(QUEUE_BYTES);
+            let wanted = doubled.max(self.bytes.len() + piece.len());
+            self.bytes.reserve_exact(wanted - self.bytes.len());
         }
         self.bytes.extend_from_slice(piece);
     }
