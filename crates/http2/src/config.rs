@@ -32,9 +32,9 @@ pub struct Limits {
     pub resets: u32,
     /// Budget of frames that demand an answer: PING and SETTINGS. A new stream gives one back. Default 1,000.
     pub answered_frames: u32,
-    /// Budget of frames without use: WINDOW_UPDATE, PRIORITY, unknown types, DATA of less than 32 bytes that does not
-    /// end its stream, heads and resets of closed streams. Each new stream gives four back, each frame of longer DATA
-    /// in either direction two. Default 10,000.
+    /// Budget of frames without use: WINDOW_UPDATE, PRIORITY, unknown types, DATA of less than 5 bytes that does not
+    /// end its stream, heads and resets of closed streams. Each new stream gives four back, and DATA in either direction
+    /// gives two, unless the peer's windows limit it to less than 64 bytes. Default 10,000.
     pub idle_frames: u32,
 }
 
@@ -110,7 +110,7 @@ pub struct Config {
     /// Bytes of the dynamic table for the peer's heads (SETTINGS_HEADER_TABLE_SIZE). Default 4,096.
     pub table_bytes: u32,
     /// Bytes that the peer may send per stream before a grant (SETTINGS_INITIAL_WINDOW_SIZE), at most 2^31-1. A window
-    /// below 64 bytes forces the peer to send DATA that `Limits::idle_frames` takes for an attack. Default
+    /// below 64 bytes makes a peer like this one take the grants for an attack (`Limits::idle_frames`). Default
     /// 65,535.
     pub stream_window: u32,
     /// Bytes that the peer may send on all streams before a grant: 65,535 to 2^31-1. Default 1,048,576.

@@ -29,7 +29,8 @@ struct Attack {
     round: fn(&mut Client, u32),
     /// Whether the server ends the connection.
     is_ended: bool,
-    /// The most CPU time, in ordinary requests to the same server, so that it holds for each machine and build.
+    /// The most CPU time, in ordinary requests to the same server, so that it holds for each machine and build. Each
+    /// write may wake the server: a round of two writes is allowed two requests.
     requests: u64,
     /// The most KiB of heap.
     heap_kib: u64,
@@ -49,7 +50,7 @@ const ATTACKS: [Attack; 5] = [
             client.reset(id);
         },
         is_ended: true,
-        requests: 1_000,
+        requests: 2_000,
         heap_kib: 512,
     },
     Attack {
@@ -61,7 +62,7 @@ const ATTACKS: [Attack; 5] = [
             client.raw(&frame(WINDOW_UPDATE, 0, id, &[0; 4]));
         },
         is_ended: true,
-        requests: 1_000,
+        requests: 2_000,
         heap_kib: 512,
     },
     Attack {
@@ -82,12 +83,7 @@ const ATTACKS: [Attack; 5] = [
         name: "CVE-2019-9517, large answers that nobody reads",
         window: (1 << 31) - 1,
         rounds: 128,
-        round: |client, number| {
-            if number == 0 {
-                client.raw(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
-            }
-            client.get("/large");
-        },
+        round: |client, _| _ = client.get("/large"),
         is_ended: false,
         requests: 3_000,
         // 128 streams of 32 KiB, and the output.
@@ -100,21 +96,17 @@ const ATTACKS: [Attack; 5] = [
         round: |client, number| {
             let id = 2 * (number % 128) + 1;
             match number / 128 {
-                0 if number == 0 => {
-                    client.raw(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
-                    client.get("/large");
-                }
-                0 => drop(client.get("/large")),
+                0 => _ = client.get("/large"),
                 turn => {
                     assert_eq!(client.bytes(id, PART).len(), PART);
                     if turn == 1 {
-                        client.raw(&frame(WINDOW_UPDATE, 0, id, &(PART as u32).to_be_bytes()));
+                        client.grant(id, PART);
                     }
                 }
             }
         },
         is_ended: false,
-        requests: 3_000,
+        requests: 10_000,
         heap_kib: 128 * 32 + 1024,
     },
 ];
@@ -168,7 +160,8 @@ fn requests(address: SocketAddr, rounds: usize) {
 }
 
 fn launch(attack: &Attack, address: SocketAddr) {
-    let config = Config { stream_window: attack.window, grants: Grants::Manual, ..Config::default() };
+    let (stream_window, connection_window) = (attack.window, 1 << 30);
+    let config = Config { stream_window, connection_window, grants: Grants::Manual, ..Config::default() };
     let mut client = Client::with(address, config);
     (0..attack.rounds).for_each(|number| (attack.round)(&mut client, number));
     if attack.is_ended {

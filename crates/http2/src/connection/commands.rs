@@ -13,6 +13,10 @@ use crate::stream::{self, Closed};
 /// The longest payload that this side writes, if the peer accepts it.
 const MOST_FRAME_BYTES: usize = 65_536;
 
+/// DATA that the peer's windows limit to fewer bytes than this earns no budget: else a peer that grants a byte at a time
+/// would make this side send a large body in frames of one byte.
+const SMALLEST_GRANT: usize = 64;
+
 /// A command that was not carried out. Nothing is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -272,8 +276,12 @@ impl Connection {
         if taken > 0 {
             self.send_window -= taken as i64;
             stream.send_window -= taken as i32;
-            // Receivers that read in pieces of 4 KiB grant both windows for each.
-            self.idle_frames.earn(2 + (taken / 1024) as u32);
+            // A few bytes of more, because the peer grants no more, are no use of its grant. A few bytes that are all
+            // there is are the caller's choice.
+            if complete || taken >= SMALLEST_GRANT {
+                // Receivers that read in pieces of 4 KiB grant both windows for each.
+                self.idle_frames.earn(2 + (taken / 1024) as u32);
+            }
             stream.stalled_ticks = 0;
         }
         if complete {

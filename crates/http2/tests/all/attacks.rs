@@ -240,6 +240,22 @@ fn windows_held_at_zero() {
     assert_eq!((stalled, server.connection.streams()), (127, 1));
 }
 
+/// CVE-2019-9511: a body that the peer takes in grants of a byte, one at a time or many at once.
+#[test]
+fn a_body_byte_by_byte() {
+    for at_once in [1, 7, 63] {
+        let mut server = Server::new(Config::default());
+        server.lines(&["SETTINGS 0 | 4=0".to_owned(), get(1)]).unwrap();
+        server.connection.send_response(&mut server.out, 1, 200, [], false).unwrap();
+        let grants = bytes("WINDOW_UPDATE 1 | 1").repeat(at_once);
+        let rounds = (1..=20_000).find(|_| {
+            let ended = server.receive(&grants).is_err();
+            ended || server.connection.send_data(&mut server.out, 1, &[0; 100_000], true) != Ok(at_once)
+        });
+        assert_eq!(rounds, Some(10_000 / at_once + 1), "{at_once} at once");
+    }
+}
+
 /// A client's connection is bounded as well: a server that floods ends it.
 #[test]
 fn a_hostile_server() {
