@@ -100,6 +100,7 @@ pub(crate) enum Error {
     #[error(transparent)]
     Script(#[from] ScriptError),
     /// The same of a script of scenarios.
+    #[cfg(feature = "script")]
     #[error(transparent)]
     Scenario(ScriptError),
     /// Choose another place for the report.

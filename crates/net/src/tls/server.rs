@@ -176,7 +176,8 @@ async fn client_hello(stream: &mut Stream, received: &mut Vec<u8>) -> Result<Acc
     let mut acceptor = Acceptor::default();
     loop {
         let before = received.len();
-        received.reserve(HELLO_BYTES);
+        // Not more than the hello needs: an idle client holds it.
+        received.reserve_exact(HELLO_BYTES);
         if stream.read_buf(received).await? == 0 {
             return Err(TlsError::Closed);
         }

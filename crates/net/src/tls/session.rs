@@ -22,6 +22,13 @@ use crate::stream::Stream;
 /// The most bytes of records that wait to be read. An incomplete message of a handshake must fit, as in rustls itself.
 const RECEIVED_BYTES: usize = 64 * 1024;
 
+/// The most bytes of an incomplete record or message after the handshake: those of the longest record (RFC 5246, section
+/// 6.2.3, with its head). The messages that a client may still send are far shorter.
+const INCOMPLETE_BYTES: usize = (1 << 14) + 2048 + 5;
+
+/// How often one call reads the socket without any bytes for its reader. Then other connections have their turn.
+const READS: usize = 4;
+
 /// The most bytes that become records in one write to the socket.
 const SENT_BYTES: usize = 64 * 1024;
 
@@ -52,6 +59,23 @@ impl Records {
 impl Drop for Records {
     fn drop(&mut self) {
         RECORDS.set(std::mem::take(&mut self.0));
+    }
+}
+
+/// The thread's buffer for small slices, empty; dropping it gives it back.
+struct Gathered(Vec<u8>);
+
+impl Gathered {
+    fn take() -> Self {
+        let mut buffer = GATHERED.take();
+        buffer.clear();
+        Gathered(buffer)
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        GATHERED.set(std::mem::take(&mut self.0));
     }
 }
 
@@ -232,7 +256,9 @@ impl ServerSession {
     /// Takes what tells the peer about an error: records that were made before it, and the alert.
     fn take_alert(&mut self, received: &mut [u8]) {
         // Not further than the alert: rustls would go on with what is received.
-        while let Ok(ConnectionState::EncodeTlsData(data)) = self.connection.process_tls_records(received).state {
+        while self.connection.wants_write()
+            && let Ok(ConnectionState::EncodeTlsData(data)) = self.connection.process_tls_records(received).state
+        {
             let before = self.records.len();
             if encode(data, &mut self.records).is_err() || is_alert(&self.records[before..]) {
                 return;
@@ -253,6 +279,19 @@ impl ServerSession {
         Poll::Ready(Ok(()))
     }
 
+    /// Sends what the socket takes at once. No waker is registered: the socket has one place for it, which is the
+    /// writer's.
+    fn try_send(&mut self) {
+        while self.sent < self.records.len() {
+            match self.socket.try_write(&self.records[self.sent..]) {
+                Ok(count @ 1..) => self.sent += count,
+                // A later write meets the error again.
+                _ => return,
+            }
+        }
+        (self.records, self.sent) = (Vec::new(), 0);
+    }
+
     /// Reads decrypted bytes. None are the end.
     pub(crate) fn poll_read(&mut self, context: &mut Context<'_>, reader: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if reader.remaining() == 0 {
@@ -264,46 +303,67 @@ impl ServerSession {
         if let Some(error) = &self.broken {
             return Poll::Ready(Err(invalid((**error).clone())));
         }
-        let before = reader.filled().len();
         let mut buffer = Records::take();
         let mut filled = self.received.len();
         buffer.0[..filled].copy_from_slice(&self.received);
+        let polled = self.poll_read_into(context, reader, &mut buffer.0[..RECEIVED_BYTES], &mut filled);
+        // However the read ends: rustls has noted places in these bytes, and must find the same ones at its next call.
+        // After an error or the peer's end it looks at none any more.
+        let kept = if self.broken.is_some() || self.has_end { 0 } else { filled };
+        self.keep(&buffer.0[..kept]);
+        polled
+    }
+
+    /// As [`poll_read`](Self::poll_read), with the first `filled` bytes of the buffer, which are received and not
+    /// processed.
+    fn poll_read_into(
+        &mut self,
+        context: &mut Context<'_>,
+        reader: &mut ReadBuf<'_>,
+        buffer: &mut [u8],
+        filled: &mut usize,
+    ) -> Poll<io::Result<()>> {
+        let before = reader.filled().len();
         // Bytes of an earlier read are processed before the socket is read.
-        let mut is_new = filled > 0;
-        loop {
+        let mut is_new = *filled > 0;
+        for read in 0.. {
             if is_new {
-                let processed = self.process(&mut buffer.0[..filled], 0, reader);
-                if !self.records.is_empty() {
-                    // An answer of TLS itself. If the socket does not take it now, a later write sends it.
-                    let _ = self.poll_send(context);
-                }
+                let processed = self.process(&mut buffer[..*filled], 0, reader);
+                // An answer of TLS itself. If the socket does not take it now, a later write sends it.
+                self.try_send();
                 let used = match processed {
                     Ok((used, _)) => used,
                     // Bytes before the damage come first, the error comes with the next read.
                     Err(_) if reader.filled().len() > before => return Poll::Ready(Ok(())),
                     Err(error) => return Poll::Ready(Err(invalid(error))),
                 };
-                buffer.0.copy_within(used..filled, 0);
-                filled -= used;
+                if used > 0 {
+                    buffer.copy_within(used..*filled, 0);
+                    *filled -= used;
+                }
+                if (used == 0 && *filled > INCOMPLETE_BYTES) || *filled == buffer.len() {
+                    let error = rustls::Error::InvalidMessage(rustls::InvalidMessage::HandshakePayloadTooLarge);
+                    self.broken = Some(Box::new(error.clone()));
+                    if reader.filled().len() == before {
+                        return Poll::Ready(Err(invalid(error)));
+                    }
+                }
             }
             let has_more = reader.filled().len() > before;
             if has_more || self.has_end || self.is_over {
-                self.keep(&buffer.0[..filled]);
                 let is_cut = self.is_over && !self.has_end && !has_more;
                 return Poll::Ready(if is_cut { Err(cut_off()) } else { Ok(()) });
             }
-            if filled >= RECEIVED_BYTES {
-                return Poll::Ready(Err(too_long()));
-            }
-            let Poll::Ready(read) = poll_fill(&mut self.socket, context, &mut buffer.0[filled..RECEIVED_BYTES]) else {
-                self.keep(&buffer.0[..filled]);
+            if read == READS {
+                context.waker().wake_by_ref();
                 return Poll::Pending;
-            };
-            let count = read?;
+            }
+            let count = ready!(poll_fill(&mut self.socket, context, &mut buffer[*filled..]))?;
             self.is_over = count == 0;
-            filled += count;
+            *filled += count;
             is_new = count > 0;
         }
+        Poll::Pending
     }
 
     /// Gives decrypted bytes that wait. Returns whether there were some.
@@ -323,12 +383,9 @@ impl ServerSession {
 
     /// Keeps received bytes for the next read.
     fn keep(&mut self, received: &[u8]) {
-        if received.is_empty() {
-            self.received = Vec::new();
-        } else {
-            self.received.clear();
-            self.received.extend_from_slice(received);
-        }
+        self.received.clear();
+        self.received.extend_from_slice(received);
+        trim(&mut self.received);
     }
 
     /// Makes the session ready to encrypt.
@@ -337,7 +394,7 @@ impl ServerSession {
         let processed = self.process(&mut received, 0, &mut ReadBuf::new(&mut []));
         self.received = received;
         let (used, step) = processed.map_err(invalid)?;
-        consume(&mut self.received, used);
+        consume(&mut self.received, if self.has_end { usize::MAX } else { used });
         Ok(step)
     }
 
@@ -370,25 +427,34 @@ impl ServerSession {
     }
 
     /// Encrypts the first bytes of these slices. Returns how many, and how many bytes their records have.
+    ///
+    /// What is encrypted has a place in the order of records, and must be sent: an error behind it waits for the next
+    /// call.
     fn encrypt_all(&mut self, slices: &[IoSlice<'_>], buffer: &mut Vec<u8>) -> io::Result<(usize, usize)> {
         let (mut taken, mut filled) = (0, 0);
-        let mut gathered = GATHERED.take();
-        gathered.clear();
+        let mut gathered = Gathered::take();
         for (index, slice) in slices.iter().enumerate() {
-            let piece = &slice[..slice.len().min(SENT_BYTES - taken)];
-            taken += piece.len();
+            let piece = &slice[..slice.len().min(SENT_BYTES - taken - gathered.0.len())];
             let is_last = index + 1 == slices.len();
             // A single slice, and a large one, is not copied.
-            if !(is_last && gathered.is_empty()) && gathered.len() + piece.len() <= GATHERED_BYTES {
-                gathered.extend_from_slice(piece);
-                continue;
+            let is_alone = is_last && gathered.0.is_empty();
+            let is_copied = !is_alone && gathered.0.len() + piece.len() <= GATHERED_BYTES;
+            if is_copied {
+                gathered.0.extend_from_slice(piece);
+                if !is_last {
+                    continue;
+                }
             }
-            filled += self.encrypt(&gathered, buffer, filled)?;
-            gathered.clear();
-            filled += self.encrypt(piece, buffer, filled)?;
+            let direct = if is_copied { &[] } else { piece };
+            for part in [&gathered.0[..], direct] {
+                match self.encrypt(part, buffer, filled) {
+                    Ok(count) => (taken, filled) = (taken + part.len(), filled + count),
+                    Err(error) if filled == 0 => return Err(error),
+                    Err(_) => return Ok((taken, filled)),
+                }
+            }
+            gathered.0.clear();
         }
-        filled += self.encrypt(&gathered, buffer, filled)?;
-        GATHERED.set(gathered);
         Ok((taken, filled))
     }
 
@@ -474,12 +540,18 @@ fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, records: &mut Vec<u
     }
 }
 
-/// Removes processed bytes; an empty buffer holds no memory.
+/// Removes processed bytes.
 fn consume(received: &mut Vec<u8>, used: usize) {
-    if used >= received.len() {
+    received.drain(..used.min(received.len()));
+    trim(received);
+}
+
+/// Frees memory that the bytes do not need: an empty buffer has none.
+fn trim(received: &mut Vec<u8>) {
+    if received.is_empty() {
         *received = Vec::new();
-    } else {
-        received.drain(..used);
+    } else if received.capacity() > 4096 + 2 * received.len() {
+        received.shrink_to_fit();
     }
 }
 

@@ -12,3 +12,4 @@ mod listen;
 mod process;
 mod threads;
 mod tls;
+mod tls_session;

@@ -76,8 +76,8 @@ impl Queue {
         if self.bytes.capacity() == 0 {
             self.bytes = spares::take();
         }
-        // The sent part goes before the buffer grows, and the buffer doubles up to the limit only: a peer that takes some
-        // of every answer would else make each stream hold twice as much as waits.
+        // The sent part goes before the buffer grows, and the buffer doubles up to the limit only: a peer that takes
+        // some of every answer would else make each stream hold twice as much as waits.
         if self.bytes.len() + piece.len() > self.bytes.capacity() {
             self.bytes.drain(..std::mem::take(&mut self.sent));
             let doubled = (2 * self.bytes.capacity()).min(QUEUE_BYTES);
