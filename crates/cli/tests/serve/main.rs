@@ -20,6 +20,7 @@ mod gate_hostile;
 mod gate_limits;
 mod gate_peers;
 mod gate_proxy_protocol;
+mod gate_revocation;
 mod gate_scripts;
 mod gate_serve;
 mod gate_stores;
