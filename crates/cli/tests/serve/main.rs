@@ -27,6 +27,7 @@ mod gate_stores;
 mod gate_stores_tls;
 mod gate_tiers;
 mod gate_tls;
+mod gate_tls_peers;
 mod gate_tls_scan;
 mod http2_conformance;
 #[path = "../gate/metrics.rs"]
