@@ -80,6 +80,7 @@ impl ClientNames {
 mod tests {
     use std::path::PathBuf;
 
+    use oroshi_net::tls::RevocationOptions;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
     use super::*;
@@ -90,7 +91,7 @@ mod tests {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let file: PathBuf = folder.path().join("ca.pem");
         std::fs::write(&file, params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()).unwrap();
-        ClientAuthorities::from_files(&[file]).unwrap()
+        ClientAuthorities::from_files(&[file], &RevocationOptions::default()).unwrap()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use oroshi_certificates::{ClientNames, NamePattern};
-use oroshi_net::tls::{ClientAuthorities, ClientCertificate};
+use oroshi_net::tls::{ClientAuthorities, ClientCertificate, RevocationOptions};
 use oroshi_server::Exchange;
 
 use crate::plan::{Answer, Route};
@@ -27,11 +27,13 @@ pub struct ClientSettings {
     pub required: bool,
     /// The PEM files of the authorities.
     pub files: Vec<PathBuf>,
+    /// Their revocation lists.
+    pub revocation: RevocationOptions,
 }
 
 impl Default for ClientSettings {
     fn default() -> Self {
-        ClientSettings { required: true, files: Vec::new() }
+        ClientSettings { required: true, files: Vec::new(), revocation: RevocationOptions::default() }
     }
 }
 
@@ -61,6 +63,12 @@ pub(crate) fn names<'p>(routes: impl Iterator<Item = (&'p Route, &'p Matcher)>) 
         }
     }
     ClientNames::new(&rules)
+}
+
+/// Returns when the first revocation list of these routes expires, in seconds since 1970.
+pub(crate) fn first_expiry(routes: &[Route]) -> Option<i64> {
+    let rules = routes.iter().filter_map(|route| route.clients.as_ref());
+    rules.flat_map(|rule| rule.authorities.lists()).map(|list| list.next_update()).min()
 }
 
 /// Accepted certificates by their fingerprint, each with the time of its next check; by [`ClientAuthorities::id`].
@@ -133,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_certificate_is_checked_once_a_minute_and_for_each_set_of_authorities() {
-        let [one, two] = [(); 2].map(|()| ClientAuthorities::from_files(&[Identity::new().ca()]).unwrap());
+        let read = || ClientAuthorities::from_files(&[Identity::new().ca()], &RevocationOptions::default()).unwrap();
+        let (one, two) = (read(), read());
         let client = |name: &str| ClientCertificate { subject: String::new(), fingerprint: name.to_owned() };
         let (verified, checks) = (VerifiedClients::default(), Cell::new(0));
         let ask = |authorities: &ClientAuthorities, name: &str, now: u64, is_good: bool| {

@@ -1,6 +1,7 @@
 //! A gateway's unvalidated configuration. [`Draft::plan`] finds all mistakes; `parts` checks the parts that have no
 //! others, `routes` checks destinations and the routes to them, and `odd` finds valid but probably unintended settings.
 
+mod authorities;
 mod odd;
 mod parts;
 mod routes;

@@ -4,6 +4,7 @@ mod client;
 mod clients;
 mod error;
 mod facts;
+mod revocation;
 mod server;
 mod session;
 
@@ -11,6 +12,7 @@ pub use client::{ClientTls, ClientTlsOptions, Roots};
 pub use clients::ClientAuthorities;
 pub use error::{TlsConfigError, TlsError};
 pub use facts::{ClientCertificate, TlsFacts};
+pub use revocation::{RevocationList, RevocationListError, RevocationOptions};
 pub use server::{Choice, ChooseTls, ServerTls, ServerTlsOptions};
 pub(crate) use session::ServerSession;
 

@@ -151,7 +151,7 @@ fn routes(out: &mut Toml, plan: &Plan) {
             rules(out, route.rules.settings());
         }
         if let Some(rule) = &route.clients {
-            super::tls::write_clients(out, &rule.settings);
+            super::tls::write_clients(out, rule);
         }
         if !headers.is_empty() {
             out.table("route.header");

@@ -9,7 +9,7 @@ use oroshi_config::values::{number, switch, text};
 use oroshi_config::written::Toml;
 use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::route::HostPattern;
-use oroshi_gate::{ClientSettings, Plan, TlsDraft};
+use oroshi_gate::{ClientRule, ClientSettings, Plan, TlsDraft};
 use oroshi_lookup::{MemcachedTier, SqlTier};
 use oroshi_words::Secret;
 use oroshi_words::date::http_date;
@@ -91,16 +91,33 @@ pub(super) fn clients(table: &Table<'_>, folder: &Path) -> ClientSettings {
         "optional" => Ok(false),
         _ => Err(format!("`{text}` is no way to ask for a certificate: expected required or optional")),
     });
-    clients.files = table.texts("ca").iter().map(|file| folder.join(file)).collect();
+    let files = |key| table.texts(key).iter().map(|file| folder.join(file)).collect();
+    (clients.files, clients.revocation.files) = (files("ca"), files("crl"));
+    table.set("crl-expired", &mut clients.revocation.accept_expired, |text| match text {
+        "refuse" => Ok(false),
+        "accept" => Ok(true),
+        _ => Err(format!("`{text}` says nothing about an expired list: expected refuse or accept")),
+    });
     clients
 }
 
 /// Writes what a route asks of its clients' certificates.
-pub(super) fn write_clients(out: &mut Toml, clients: &ClientSettings) {
+pub(super) fn write_clients(out: &mut Toml, rule: &ClientRule) {
+    let (clients, lists) = (&rule.settings, &rule.settings.revocation);
     out.table("route.client-certificate");
     out.text("mode", if clients.required { "required" } else { "optional" });
-    let files: Vec<String> = clients.files.iter().map(|file| file.display().to_string()).collect();
-    out.texts("ca", files.iter().map(String::as_str));
+    let names = |files: &[PathBuf]| files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
+    out.texts("ca", names(&clients.files).iter().map(String::as_str));
+    if lists.files.is_empty() {
+        return;
+    }
+    for list in rule.authorities.lists() {
+        let (path, issuer, revoked) = (list.path().display(), list.issuer(), list.revoked());
+        let end = date(list.next_update());
+        out.comment(&format!("{path}: the list of {issuer}, {revoked} revoked, the next one is due on {end}"));
+    }
+    out.texts("crl", names(&lists.files).iter().map(String::as_str));
+    out.text("crl-expired", if lists.accept_expired { "accept" } else { "refuse" });
 }
 
 /// Writes what is in force, and which certificate serves each host of the routes.
@@ -183,9 +200,13 @@ fn served_by(plan: &Plan, host: &str) -> String {
 
 fn validity(certificate: &Certificate) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    let end = http_date(u64::try_from(certificate.not_after()).unwrap_or_default());
-    let end = String::from_utf8_lossy(&end).into_owned();
+    let end = date(certificate.not_after());
     if certificate.is_valid(now) { format!("valid until {end}") } else { format!("NOT VALID NOW, its end is {end}") }
+}
+
+/// Writes a time in seconds since 1970.
+fn date(time: i64) -> String {
+    String::from_utf8_lossy(&http_date(u64::try_from(time).unwrap_or_default())).into_owned()
 }
 
 /// Why a row could not be sealed.

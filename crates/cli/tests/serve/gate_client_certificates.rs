@@ -128,10 +128,10 @@ fn upstreams_learn_of_certificates_that_their_route_accepts_and_of_no_others() {
 }
 
 /// A client of openssl that keeps its connection.
-struct Kept(Child);
+pub(crate) struct Kept(Child);
 
 impl Kept {
-    fn open(site: &Identity, socket: &Path, args: &[String]) -> Kept {
+    pub(crate) fn open(site: &Identity, socket: &Path, args: &[String]) -> Kept {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-quiet", "-servername", "localhost", "-unix"]).arg(socket);
         command.arg("-CAfile").arg(site.ca()).args(args);
@@ -140,7 +140,7 @@ impl Kept {
     }
 
     /// Sends a request, and returns its response's status line.
-    fn ask(&mut self, path: &str) -> String {
+    pub(crate) fn ask(&mut self, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         self.0.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
         let (out, mut got) = (self.0.stdout.as_mut().unwrap(), Vec::new());

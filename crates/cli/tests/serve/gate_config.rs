@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::gate::{Ran, oroshi};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa, KeyIdMethod, KeyPair,
+    SerialNumber, date_time_ymd,
+};
 
 const EVERY_KEY: &str = include_str!("../gate/every-key.toml");
 const PAGE: &str = include_str!("../../../../docs/gate.md");
@@ -23,6 +27,22 @@ fn check(config: &str, files: &[(&str, &str)]) -> Ran {
         .env("GATE_PASSWORD", "hush")
         .env("GATE_SEAL", "hush".repeat(8));
     Ran::of(command.output().unwrap())
+}
+
+/// Makes the certificate of an authority, and its revocation list.
+fn authority() -> (String, String) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let list = CertificateRevocationListParams {
+        this_update: date_time_ymd(2001, 1, 1),
+        next_update: date_time_ymd(2999, 1, 1),
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: Vec::new(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    (authority.pem(), list.signed_by(&authority).unwrap().pem().unwrap())
 }
 
 /// Where nothing is secret and no answer is a file, what is shown is a configuration, and means the same.
@@ -65,9 +85,9 @@ fn what_is_shown_can_be_read_again() {
 fn every_key_is_taken_and_shown_but_for_secrets() {
     let script = "function on_route(request) return nil end function on_key(request) return request.host end";
     let identity = oroshi_testkit::Identity::new();
-    let [ca, client, key] =
-        ["ca.pem", "client.pem", "client.key"].map(|name| fs::read_to_string(identity.path(name)).unwrap());
-    let certificates = [("ca.pem", &*ca), ("client.pem", &client), ("client.key", &key)];
+    let [client, key] = ["client.pem", "client.key"].map(|name| fs::read_to_string(identity.path(name)).unwrap());
+    let (ca, list) = authority();
+    let certificates = [("ca.pem", &*ca), ("ca.crl", &list), ("client.pem", &client), ("client.key", &key)];
     let files = [[("body.txt", "back soon\n"), ("route.lua", script)].as_slice(), &certificates].concat();
     let checked = check(EVERY_KEY, &files);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
@@ -114,6 +134,8 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
         "br = 7",
         "compress = true",
         "handshakes = 500",
+        "crl = [\"ca.crl\"]",
+        "crl-expired = \"accept\"",
         "per-host = 100",
         "body-bytes = 1000000",
         "body = \"6s\"",

@@ -20,12 +20,14 @@ mod gate_hostile;
 mod gate_limits;
 mod gate_peers;
 mod gate_proxy_protocol;
+mod gate_revocation;
 mod gate_scripts;
 mod gate_serve;
 mod gate_stores;
 mod gate_stores_tls;
 mod gate_tiers;
 mod gate_tls;
+mod gate_tls_peers;
 mod gate_tls_scan;
 mod http2_conformance;
 #[path = "../gate/metrics.rs"]

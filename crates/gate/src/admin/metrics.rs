@@ -8,6 +8,7 @@ use oroshi_lookup::{BreakerState, StoreState};
 use oroshi_words::metrics::{Kind, Metrics};
 
 use super::status::group;
+use crate::clients;
 use crate::failure::Failure;
 use crate::generation::{Generation, ScriptCounts};
 use crate::script::{Hook, HookCounts};
@@ -107,6 +108,10 @@ fn tls(metrics: &mut Metrics, generation: &Generation) {
         "Handshakes whose client has a certificate",
         counts.client_certificates,
     );
+    let first =
+        clients::first_expiry(&generation.plan.routes).map_or(0, |time| u64::try_from(time).unwrap_or_default());
+    let about = "When the first revocation list of clients' certificates expires, since 1970; 0: there is none";
+    metrics.one("tls_crl_expires_seconds", Kind::Gauge, about, first);
     let mut names = metrics.family("tls_names_total", Kind::Counter, "Names of clients by how they were looked up");
     for (result, count) in [
         ("hit", counts.hits),

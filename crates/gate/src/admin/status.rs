@@ -6,6 +6,7 @@ use oroshi_lookup::counts::{LookupCounts, TierCounts};
 use oroshi_lookup::{ServerState, SqlState, StoreState};
 use serde_json::{Map, Value, json};
 
+use crate::clients;
 use crate::failure::Failure;
 use crate::generation::Generation;
 use crate::plan::Script;
@@ -57,7 +58,7 @@ fn tls(generation: &Generation) -> Value {
     json!({
         "handshakes": counts.handshakes, "resumed": counts.resumed,
         "client_certificates": counts.client_certificates, "failed": counts.failed,
-        "refused": counts.refused,
+        "refused": counts.refused, "crl_expires": clients::first_expiry(&generation.plan.routes),
         "lookup": {
             "hits": counts.hits, "negatives": counts.negatives, "asked": counts.asked, "joined": counts.joined,
             "limited": counts.limited, "invalid": counts.invalid, "store_down": counts.store_down,

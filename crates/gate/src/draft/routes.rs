@@ -4,13 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 
 use oroshi_lookup::key;
-use oroshi_net::tls::ClientAuthorities;
 use oroshi_words::Mistake;
 
+use super::authorities::Authorities;
 use super::parts::{Scripts, secure};
 use super::{Classes, Draft, Findings, RouteDraft, UpstreamDraft, check_answer, expected, repeated};
-use crate::clients::{ClientRule, ClientSettings};
-use crate::failure::chain;
 use crate::forward::Rules;
 use crate::plan::{Action, HashBy, KeyFrom, Lookup, Route, Template, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
@@ -29,6 +27,7 @@ pub(super) struct Destinations {
     /// Upstreams by the address that a route names.
     direct: HashMap<String, usize>,
     classes: Classes,
+    authorities: Authorities,
 }
 
 impl Draft {
@@ -55,7 +54,14 @@ impl Draft {
             lookups.push(lookup.plan(&self.stores, &scripts, class, findings));
         }
         repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), findings);
-        Destinations { upstreams, lookups, scripts, direct: HashMap::new(), classes }
+        Destinations {
+            upstreams,
+            lookups,
+            scripts,
+            direct: HashMap::new(),
+            classes,
+            authorities: Authorities::default(),
+        }
     }
 
     /// Takes the routes out of the draft.
@@ -119,7 +125,7 @@ impl Draft {
                 }
             }
         }
-        let clients = route.clients.and_then(|clients| client_rule(clients, at, findings));
+        let clients = route.clients.and_then(|clients| destinations.authorities.rule(clients, at, findings));
         Route { name, script, is_scripted, limits, clients, action, rules }
     }
 
@@ -229,22 +235,6 @@ fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], findings: &m
     let pool = PoolSettings { secure: secure(&pool.tls, is_secure, key, findings), ..pool };
     let (policy, hash) = (Policy::default(), HashBy::default());
     Upstream { name: text.to_owned(), targets, policy, hash, check: None, pool }
-}
-
-/// Reads the files of the authorities of clients.
-fn client_rule(settings: ClientSettings, at: &str, findings: &mut Findings) -> Option<ClientRule> {
-    let key = format!("{at}.client-certificate.ca");
-    if settings.files.is_empty() {
-        findings.add(key, "there is none: expected a PEM file with the authority that signs clients' certificates");
-        return None;
-    }
-    match ClientAuthorities::from_files(&settings.files) {
-        Ok(authorities) => Some(ClientRule { settings, authorities }),
-        Err(error) => {
-            findings.add(key, chain(&error));
-            None
-        }
-    }
 }
 
 impl RouteDraft {

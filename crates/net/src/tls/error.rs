@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use rustls::{AlertDescription, CertificateError};
 use thiserror::Error;
 
+use super::RevocationListError;
+
 /// The reason why a handshake failed.
 #[derive(Debug, Error)]
 pub enum TlsError {
@@ -71,6 +73,11 @@ impl From<io::Error> for TlsError {
     }
 }
 
+/// Whether a certificate is refused because its issuer has no revocation list.
+pub(super) fn is_without_list(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InvalidCertificate(CertificateError::UnknownRevocationStatus))
+}
+
 /// Whether the error is webpki's CA-as-end-entity. rustls passes its verifier's error on as an opaque one, whose text
 /// is the name of webpki's variant.
 pub(super) fn is_ca_as_server(error: &rustls::Error) -> bool {
@@ -127,5 +134,13 @@ pub enum TlsConfigError {
         path: PathBuf,
         /// The cause.
         source: rustls::server::VerifierBuilderError,
+    },
+    /// The file cannot be used as certificate revocation lists: see the cause.
+    #[error("revoked certificates cannot be read from {path}", path = path.display())]
+    RevocationList {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: RevocationListError,
     },
 }

@@ -81,7 +81,7 @@ const ATTRIBUTES: [(&str, &str); 11] = [
 
 /// Writes a name as RFC 4514 does, the most specific part first, in ASCII: `CN=client,O=A\, B`. Different names
 /// have different texts.
-fn distinguished_name(name: &X509Name<'_>) -> String {
+pub(super) fn distinguished_name(name: &X509Name<'_>) -> String {
     let mut parts: Vec<String> =
         name.iter_rdn().map(|part| part.iter().map(attribute).collect::<Vec<_>>().join("+")).collect();
     parts.reverse();

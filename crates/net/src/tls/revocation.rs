@@ -1,0 +1,160 @@
+//! Certificate revocation lists (CRLs, RFC 5280, section 5) of the authorities of clients.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring as provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, pem};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{CertRevocationListError, RootCertStore};
+use thiserror::Error;
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+
+use super::TlsConfigError;
+use super::facts::distinguished_name;
+
+/// Files with revocation lists, and what an expired list means. `Default`: no list, nothing is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RevocationOptions {
+    /// Each is PEM with any number of lists, or DER with one.
+    pub files: Vec<PathBuf>,
+    /// Whether a list counts beyond its `nextUpdate`. Otherwise its authority's certificates are refused from then on.
+    pub accept_expired: bool,
+}
+
+/// A revocation list in force.
+#[derive(Clone, Debug)]
+pub struct RevocationList {
+    path: PathBuf,
+    issuer: String,
+    this_update: i64,
+    next_update: i64,
+    revoked: usize,
+    der: CertificateRevocationListDer<'static>,
+}
+
+impl RevocationList {
+    /// Returns the file that has the list.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the name of the authority, as RFC 4514 writes it.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// Returns when the list expires (`nextUpdate`), in seconds since 1970.
+    #[must_use]
+    pub fn next_update(&self) -> i64 {
+        self.next_update
+    }
+
+    /// Returns how many certificates the list revokes.
+    #[must_use]
+    pub fn revoked(&self) -> usize {
+        self.revoked
+    }
+
+    pub(super) fn der(&self) -> &CertificateRevocationListDer<'static> {
+        &self.der
+    }
+}
+
+/// The reason why a file cannot be used as revocation lists.
+#[derive(Debug, Error)]
+pub enum RevocationListError {
+    /// Check the path and its permissions.
+    #[error("the file cannot be read")]
+    Read(#[source] io::Error),
+    /// Fetch the file again.
+    #[error("the file is damaged PEM: expected what the authority has published")]
+    Pem(#[source] pem::Error),
+    /// Name a file with lists.
+    #[error("the file has no list: expected PEM (`BEGIN X509 CRL`) or DER")]
+    Missing,
+    /// Fetch the list again, or ask the authority for a complete one: delta and indirect lists are not supported.
+    #[error("the list is damaged or of an unsupported kind: expected a complete X.509 list of version 2")]
+    Damaged(#[source] VerifierBuilderError),
+    /// Give the issuer's certificate too, or remove the list.
+    #[error("its issuer `{0}` is unknown: add the issuer's certificate to the authorities, or remove the list")]
+    UnknownIssuer(String),
+    /// Fetch the list again.
+    #[error(
+        "no certificate of its issuer `{0}` has the key that signed it: expected what this authority has published"
+    )]
+    Signature(String),
+}
+
+/// Reads lists that these authorities have issued, the latest first.
+///
+/// # Errors
+/// A file cannot be read, has no list, or has a list that no handshake could use.
+pub(super) fn read(
+    files: &[PathBuf],
+    authorities: &[CertificateDer<'static>],
+) -> Result<Vec<RevocationList>, TlsConfigError> {
+    let mut lists = Vec::new();
+    for path in files {
+        let bad = |source| TlsConfigError::RevocationList { path: path.clone(), source };
+        for der in of_file(path).map_err(bad)? {
+            lists.push(parse(der, path, authorities).map_err(bad)?);
+        }
+    }
+    // A handshake takes the first list that fits, so the latest one of an authority must come first.
+    lists.sort_by(|one, other| {
+        other.this_update.cmp(&one.this_update).then_with(|| one.der.as_ref().cmp(other.der.as_ref()))
+    });
+    lists.dedup_by(|one, other| one.der == other.der);
+    Ok(lists)
+}
+
+fn of_file(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, RevocationListError> {
+    let bytes = fs::read(path).map_err(RevocationListError::Read)?;
+    // DER: the tag of a sequence, and a length that needs several bytes (X.690, section 8.1.3.5).
+    if matches!(bytes[..], [0x30, length, ..] if length >= 0x80) {
+        return Ok(vec![bytes.into()]);
+    }
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let lists = lists.map_err(RevocationListError::Pem)?;
+    if lists.is_empty() { Err(RevocationListError::Missing) } else { Ok(lists) }
+}
+
+fn parse(
+    der: CertificateRevocationListDer<'static>,
+    path: &Path,
+    authorities: &[CertificateDer<'static>],
+) -> Result<RevocationList, RevocationListError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    let provider = Arc::new(provider::default_provider());
+    // What handshakes would refuse is refused here.
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    verifier.with_crls([der.clone()]).build().map_err(RevocationListError::Damaged)?;
+    let damaged =
+        || RevocationListError::Damaged(VerifierBuilderError::InvalidCrl(CertRevocationListError::ParseError));
+    let (_, list) = CertificateRevocationList::from_der(&der).map_err(|_| damaged())?;
+    let next_update = list.next_update().ok_or_else(damaged)?.timestamp();
+    let issuer = distinguished_name(list.issuer());
+    let parsed = authorities.iter().filter_map(|one| Some(X509Certificate::from_der(one).ok()?.1));
+    let issuers: Vec<_> = parsed.filter(|one| one.subject().as_raw() == list.issuer().as_raw()).collect();
+    if issuers.is_empty() {
+        return Err(RevocationListError::UnknownIssuer(issuer));
+    }
+    let (signed, signature) = (list.tbs_cert_list.as_ref(), &*list.signature_value.data);
+    let has_signed = |issuer: &X509Certificate<'_>| {
+        let key = &*issuer.public_key().subject_public_key.data;
+        let algorithms = provider.signature_verification_algorithms.all;
+        algorithms.iter().any(|algorithm| algorithm.verify_signature(key, signed, signature).is_ok())
+    };
+    if !issuers.iter().any(has_signed) {
+        return Err(RevocationListError::Signature(issuer));
+    }
+    let (this_update, revoked) = (list.last_update().timestamp(), list.iter_revoked_certificates().count());
+    Ok(RevocationList { path: path.to_owned(), issuer, this_update, next_update, revoked, der })
+}
