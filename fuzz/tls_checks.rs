@@ -1,5 +1,5 @@
-//! What must hold for any records behind a handshake. The fuzzer calls it with bytes it makes up; a test of the crate net
-//! calls it with those in `corpus/`.
+//! What must hold for any records behind a handshake. The fuzzer calls it with bytes it makes up; a test of the crate
+//! net calls it with those in `corpus/`.
 
 #[path = "../crates/net/tests/tls_peer/mod.rs"]
 pub(crate) mod tls_peer;

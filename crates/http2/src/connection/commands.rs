@@ -13,8 +13,8 @@ use crate::stream::{self, Closed};
 /// The longest payload that this side writes, if the peer accepts it.
 const MOST_FRAME_BYTES: usize = 65_536;
 
-/// DATA that the peer's windows limit to fewer bytes than this earns no budget: else a peer that grants a byte at a time
-/// would make this side send a large body in frames of one byte.
+/// DATA that the peer's windows limit to fewer bytes than this earns no budget: else a peer that grants a byte at a
+/// time would make this side send a large body in frames of one byte.
 const SMALLEST_GRANT: usize = 64;
 
 /// A command that was not carried out. Nothing is written.

@@ -22,8 +22,8 @@ use crate::stream::Stream;
 /// The most bytes of records that wait to be read. An incomplete message of a handshake must fit, as in rustls itself.
 const RECEIVED_BYTES: usize = 64 * 1024;
 
-/// The most bytes of an incomplete record or message after the handshake: those of the longest record (RFC 5246, section
-/// 6.2.3, with its head). The messages that a client may still send are far shorter.
+/// The most bytes of an incomplete record or message after the handshake: those of the longest record (RFC 5246,
+/// section 6.2.3, with its head). The messages that a client may still send are far shorter.
 const INCOMPLETE_BYTES: usize = (1 << 14) + 2048 + 5;
 
 /// How often one call reads the socket without any bytes for its reader. Then other connections have their turn.
