@@ -71,12 +71,14 @@ pub(crate) fn first_expiry(routes: &[Route]) -> Option<i64> {
     rules.flat_map(|rule| rule.authorities.lists()).map(|list| list.next_update()).min()
 }
 
-/// Accepted certificates by their fingerprint, each with the time of its next check; by [`ClientAuthorities::id`].
-type Accepted = HashMap<[u8; 32], HashMap<Box<str>, u64>>;
+/// Checked certificates by their fingerprint, each with the time of its next check and whether it was accepted; by
+/// [`ClientAuthorities::id`].
+type Checked = HashMap<[u8; 32], HashMap<Box<str>, (u64, bool)>>;
 
-/// The certificates that routes have accepted lately, on one core.
+/// The certificates that were checked for routes lately, on one core. Refused ones are kept too: a check reads whole
+/// revocation lists, and a client may repeat its request as often as it likes.
 #[derive(Debug, Default)]
-pub(crate) struct VerifiedClients(RefCell<Accepted>);
+pub(crate) struct VerifiedClients(RefCell<Checked>);
 
 impl VerifiedClients {
     /// Returns the certificate of a request's client, if the route accepts it. `Err`: the response, and the reason's
@@ -115,19 +117,20 @@ impl VerifiedClients {
         check: impl FnOnce() -> bool,
     ) -> bool {
         let id = authorities.id();
-        let known = |all: &Accepted| all.get(&id)?.get(&*client.fingerprint).copied();
-        if known(&self.0.borrow()).is_some_and(|until| now < until) {
-            return true;
+        let known = |all: &Checked| all.get(&id)?.get(&*client.fingerprint).copied();
+        if let Some((until, is_accepted)) = known(&self.0.borrow())
+            && now < until
+        {
+            return is_accepted;
         }
-        if !check() {
-            return false;
-        }
+        let is_accepted = check();
         let mut all = self.0.borrow_mut();
         if all.values().map(HashMap::len).sum::<usize>() >= MOST {
             all.clear();
         }
-        all.entry(id).or_default().insert(client.fingerprint.as_str().into(), now.saturating_add(FRESH));
-        true
+        let next = (now.saturating_add(FRESH), is_accepted);
+        all.entry(id).or_default().insert(client.fingerprint.as_str().into(), next);
+        is_accepted
     }
 }
 
@@ -156,6 +159,8 @@ mod tests {
         assert!(!ask(&one, "a", FRESH, false), "it has expired");
         assert!(!ask(&two, "a", 1, false) && !ask(&one, "b", 1, false));
         assert_eq!(checks.get(), 4);
+        assert!(!ask(&two, "a", 2, true) && !ask(&one, "b", 2, true));
+        assert_eq!(checks.get(), 4, "a refusal is not checked again at once");
         for number in 0..2 * MOST {
             assert!(ask(&one, &number.to_string(), 0, true));
         }

@@ -34,7 +34,7 @@ pub struct Limits {
     pub answered_frames: u32,
     /// Budget of frames without use: WINDOW_UPDATE, PRIORITY, unknown types, DATA of less than 5 bytes that does not
     /// end its stream, heads and resets of closed streams. Each new stream gives four back, and DATA in either
-    /// direction gives two, unless the peer's windows limit it to less than 64 bytes. Default 10,000.
+    /// direction gives two or more, unless the peer's windows limit it to less than 64 bytes. Default 10,000.
     pub idle_frames: u32,
 }
 

@@ -47,11 +47,11 @@ pub fn comparisons(
 /// show how much starts differ.
 ///
 /// Else after each block, and from 40 blocks on once per 5 % of blocks more: a look takes a time that grows with the
-/// square of the blocks, 3 ms of CPU after 50 and 60 ms after 210.
+/// square of the blocks, 3 ms of CPU after 50 and 60 ms after 210. And after the last one.
 fn is_time_to_look(rules: &Rules, blocks: usize) -> bool {
     match rules.blocks_per_start {
         Some(each) if (2..rules.max_blocks).contains(&each) => blocks > each && blocks.is_multiple_of(each),
-        _ => blocks.is_multiple_of((blocks / 20).max(1)),
+        _ => blocks >= rules.max_blocks || blocks.is_multiple_of((blocks / 20).max(1)),
     }
 }
 
@@ -62,11 +62,12 @@ mod tests {
     #[test]
     fn looks_become_rarer_with_the_blocks() {
         let looks = |range: std::ops::RangeInclusive<usize>| {
-            range.filter(|&blocks| is_time_to_look(&Rules::default(), blocks)).collect::<Vec<_>>()
+            let rules = Rules { max_blocks: 230, ..Rules::default() };
+            range.filter(|&blocks| is_time_to_look(&rules, blocks)).collect::<Vec<_>>()
         };
         assert_eq!(looks(1..=39).len(), 39);
         assert_eq!(looks(39..=50), [39, 40, 42, 44, 46, 48, 50]);
-        assert_eq!(looks(200..=230), [200, 210, 220, 230]);
+        assert_eq!(looks(200..=230), [200, 210, 220, 230], "the last one too");
     }
 
     #[test]

@@ -42,6 +42,7 @@ const RULE: &str = r#"{ ca = ["root.pem"], crl = ["root.crl"] }"#;
 const REVOKED: &str = "SSL alert number 44";
 const UNKNOWN: &str = "SSL alert number 48";
 
+const LONG: [&str; 4] = ["-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", "20991231000000Z"];
 const PAST: [&str; 4] = ["-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", "20200201000000Z"];
 
 fn run(folder: &Path, args: &[&str]) {
@@ -270,6 +271,15 @@ fn an_expired_list_refuses_unless_it_may_still_count() {
         assert!(ask(&gate, &site, "bob", "/staff", &[]).contains("200 Fine"), "{rule}");
         assert!(ask(&gate, &site, "anna", "/staff", &[]).contains(REVOKED), "{rule}");
     }
+    // Also of lists that one second has seen.
+    publish(&path, "root", &LONG);
+    fs::rename(path.join("root.crl"), path.join("first.crl")).unwrap();
+    revoke(&path, "root", "bob");
+    publish(&path, "root", &LONG);
+    for lists in [r#"["first.crl", "root.crl"]"#, r#"["root.crl", "first.crl"]"#] {
+        gate.reload(&CONFIG.replace(r#"["root.crl"]"#, lists));
+        assert!(ask(&gate, &site, "bob", "/staff", &[]).contains(REVOKED), "{lists}");
+    }
     // Another route of the host trusts the authority without its list: the handshake passes, and the route refuses.
     gate.reload(&CONFIG.replace("ca = \"partner.pem\"", "ca = \"root.pem\""));
     assert!(ask(&gate, &site, "anna", "/partner", &[]).contains("200 Fine"));
@@ -312,7 +322,7 @@ fn mistakes_name_the_file_and_the_next_step() {
         ("empty.crl", "the file has no list: expected PEM (`BEGIN X509 CRL`) or DER"),
         ("root.pem", "the file has no list: expected PEM (`BEGIN X509 CRL`) or DER"),
         ("partner.crl", "its issuer `CN=partner` is unknown: add the issuer's certificate to the authorities, or"),
-        ("other/root.crl", "no certificate of its issuer `CN=root` has the key that signed it: expected what this"),
+        ("other/root.crl", "no certificate of its issuer `CN=root` has the key that signed it, or the algorithm is"),
     ] {
         let checked = check(&format!("{{ ca = \"root.pem\", crl = [\"root.crl\", \"{file}\"] }}"));
         let told =
@@ -323,6 +333,10 @@ fn mistakes_name_the_file_and_the_next_step() {
         (r#"{ ca = "root.pem", crl-expired = "accept" }"#, "crl-expired: there is no list that could expire"),
         (r#"{ ca = "root.pem", crl = "root.crl", crl-expired = "no" }"#, "expected refuse or accept"),
         (r#"{ ca = "root.pem", crls = "root.crl" }"#, "did you mean `crl`?"),
+        (
+            r#"{ ca = ["root.pem", "other/root.pem"], crl = ["root.crl", "other/root.crl"] }"#,
+            "its issuer `CN=root` has lists of several keys: name those of one key",
+        ),
         (r#"{ crl = "root.crl" }"#, "route[1].client-certificate.ca: there is none"),
     ] {
         let checked = check(rule);

@@ -108,10 +108,11 @@ fn tls(metrics: &mut Metrics, generation: &Generation) {
         "Handshakes whose client has a certificate",
         counts.client_certificates,
     );
-    let first =
-        clients::first_expiry(&generation.plan.routes).map_or(0, |time| u64::try_from(time).unwrap_or_default());
-    let about = "When the first revocation list of clients' certificates expires, since 1970; 0: there is none";
-    metrics.one("tls_crl_expires_seconds", Kind::Gauge, about, first);
+    // No sample without a list: its time would look like one that has passed.
+    if let Some(first) = clients::first_expiry(&generation.plan.routes) {
+        let about = "When the first revocation list of clients' certificates expires, since 1970";
+        metrics.one("tls_crl_expires_seconds", Kind::Gauge, about, u64::try_from(first).unwrap_or_default());
+    }
     let mut names = metrics.family("tls_names_total", Kind::Counter, "Names of clients by how they were looked up");
     for (result, count) in [
         ("hit", counts.hits),

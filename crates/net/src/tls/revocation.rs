@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, pem};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{CertRevocationListError, RootCertStore};
 use thiserror::Error;
+use x509_parser::oid_registry::OID_X509_EXT_ISSUER_DISTRIBUTION_POINT;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::TlsConfigError;
@@ -33,6 +34,12 @@ pub struct RevocationList {
     this_update: i64,
     next_update: i64,
     revoked: usize,
+    /// The CRL number as an unsigned number in big-endian order; empty without one.
+    number: Vec<u8>,
+    /// The public key that signed it.
+    key: Vec<u8>,
+    /// The issuing distribution point: empty if the list is for all certificates of its issuer.
+    part: Vec<u8>,
     der: CertificateRevocationListDer<'static>,
 }
 
@@ -61,6 +68,11 @@ impl RevocationList {
         self.revoked
     }
 
+    /// What is greater for a later list. Lists that one second has seen differ by their number.
+    fn age(&self) -> (i64, usize, &[u8], &[u8]) {
+        (self.this_update, self.number.len(), &self.number, &self.der)
+    }
+
     pub(super) fn der(&self) -> &CertificateRevocationListDer<'static> {
         &self.der
     }
@@ -86,15 +98,29 @@ pub enum RevocationListError {
     UnknownIssuer(String),
     /// Fetch the list again.
     #[error(
-        "no certificate of its issuer `{0}` has the key that signed it: expected what this authority has published"
+        "no certificate of its issuer `{0}` has the key that signed it, or the algorithm is unsupported: expected what \
+         this authority has published, signed by RSA of 2048 bits or more, P-256, P-384 or Ed25519, with SHA-256 or better"
     )]
     Signature(String),
+    /// Have the authority's certificate issued again, or name it in `ca` without its issuer.
+    #[error("its issuer `{0}` may not sign lists: expected cRLSign in the key usage of its certificate")]
+    KeyUsage(String),
+    /// Give the lists of one key only. A handshake chooses a list by its issuer's name alone.
+    #[error("its issuer `{0}` has lists of several keys: name those of one key, and the authority with that key")]
+    SeveralKeys(String),
+    /// Ask the authority for a complete list.
+    #[error("its issuer `{0}` has divided its list by distribution points: expected one complete list")]
+    Divided(String),
 }
 
-/// Reads lists that these authorities have issued, the latest first.
+/// A file with more bytes is not read.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Reads lists that these authorities have issued, and keeps the latest one of each.
 ///
 /// # Errors
-/// A file cannot be read, has no list, or has a list that no handshake could use.
+/// A file cannot be read, has no list, or has a list that no handshake could use. An authority has lists that a
+/// handshake could mistake for each other.
 pub(super) fn read(
     files: &[PathBuf],
     authorities: &[CertificateDer<'static>],
@@ -106,16 +132,27 @@ pub(super) fn read(
             lists.push(parse(der, path, authorities).map_err(bad)?);
         }
     }
-    // A handshake takes the first list that fits, so the latest one of an authority must come first.
-    lists.sort_by(|one, other| {
-        other.this_update.cmp(&one.this_update).then_with(|| one.der.as_ref().cmp(other.der.as_ref()))
-    });
-    lists.dedup_by(|one, other| one.der == other.der);
-    Ok(lists)
+    lists.sort_by(|one: &RevocationList, other| other.age().cmp(&one.age()));
+    let mut latest: Vec<RevocationList> = Vec::new();
+    for list in lists {
+        // A handshake takes the first list that has the issuer's name.
+        let Some(known) = latest.iter().find(|known| known.issuer == list.issuer) else {
+            latest.push(list);
+            continue;
+        };
+        let bad = |source: RevocationListError| TlsConfigError::RevocationList { path: list.path.clone(), source };
+        if known.key != list.key {
+            return Err(bad(RevocationListError::SeveralKeys(list.issuer.clone())));
+        }
+        if known.part != list.part {
+            return Err(bad(RevocationListError::Divided(list.issuer.clone())));
+        }
+    }
+    Ok(latest)
 }
 
 fn of_file(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, RevocationListError> {
-    let bytes = fs::read(path).map_err(RevocationListError::Read)?;
+    let bytes = read_file(path).map_err(RevocationListError::Read)?;
     // DER: the tag of a sequence, and a length that needs several bytes (X.690, section 8.1.3.5).
     if matches!(bytes[..], [0x30, length, ..] if length >= 0x80) {
         return Ok(vec![bytes.into()]);
@@ -123,6 +160,16 @@ fn of_file(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Re
     let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
     let lists = lists.map_err(RevocationListError::Pem)?;
     if lists.is_empty() { Err(RevocationListError::Missing) } else { Ok(lists) }
+}
+
+/// Reads a file. A pipe, which might never end, is refused.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > MOST_BYTES {
+        let why = format!("expected a regular file of at most {MOST_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    fs::read(path)
 }
 
 fn parse(
@@ -141,8 +188,8 @@ fn parse(
     let (_, list) = CertificateRevocationList::from_der(&der).map_err(|_| damaged())?;
     let next_update = list.next_update().ok_or_else(damaged)?.timestamp();
     let issuer = distinguished_name(list.issuer());
-    let parsed = authorities.iter().filter_map(|one| Some(X509Certificate::from_der(one).ok()?.1));
-    let issuers: Vec<_> = parsed.filter(|one| one.subject().as_raw() == list.issuer().as_raw()).collect();
+    let all: Vec<_> = authorities.iter().filter_map(|one| Some(X509Certificate::from_der(one).ok()?.1)).collect();
+    let issuers: Vec<_> = all.iter().filter(|one| one.subject().as_raw() == list.issuer().as_raw()).collect();
     if issuers.is_empty() {
         return Err(RevocationListError::UnknownIssuer(issuer));
     }
@@ -152,9 +199,25 @@ fn parse(
         let algorithms = provider.signature_verification_algorithms.all;
         algorithms.iter().any(|algorithm| algorithm.verify_signature(key, signed, signature).is_ok())
     };
-    if !issuers.iter().any(has_signed) {
+    let Some(signer) = issuers.iter().find(|one| has_signed(one)) else {
         return Err(RevocationListError::Signature(issuer));
+    };
+    // Handshakes check that of authorities below a root (RFC 5280, section 4.2.1.3).
+    let has_issuer = signer.issuer().as_raw() != signer.subject().as_raw()
+        && all.iter().any(|one| one.subject().as_raw() == signer.issuer().as_raw());
+    if has_issuer && signer.key_usage().ok().flatten().is_some_and(|usage| !usage.value.crl_sign()) {
+        return Err(RevocationListError::KeyUsage(issuer));
     }
-    let (this_update, revoked) = (list.last_update().timestamp(), list.iter_revoked_certificates().count());
-    Ok(RevocationList { path: path.to_owned(), issuer, this_update, next_update, revoked, der })
+    let part = list.extensions().iter().find(|one| one.oid == OID_X509_EXT_ISSUER_DISTRIBUTION_POINT);
+    Ok(RevocationList {
+        path: path.to_owned(),
+        this_update: list.last_update().timestamp(),
+        next_update,
+        revoked: list.iter_revoked_certificates().count(),
+        number: list.crl_number().map(|number| number.to_bytes_be()).unwrap_or_default(),
+        key: signer.public_key().raw.to_vec(),
+        part: part.map(|part| part.value.to_vec()).unwrap_or_default(),
+        issuer,
+        der,
+    })
 }

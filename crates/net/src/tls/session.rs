@@ -148,7 +148,7 @@ impl ServerSession {
             let flushed = poll_fn(|context| self.poll_send(context)).await;
             let (used, _) = processed.map_err(invalid)?;
             flushed?;
-            consume(&mut self.received, used);
+            consume(&mut self.received, if self.has_end { usize::MAX } else { used });
             if !self.connection.is_handshaking() {
                 return Ok(());
             }
@@ -402,7 +402,12 @@ impl ServerSession {
     /// does not take. Pending while it has some of an earlier call.
     pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(context))?;
-        if self.is_closed || self.open()? != Step::Open {
+        let step = if self.is_closed { Ok(Step::Closed) } else { self.open() };
+        if step.is_err() {
+            // The alert.
+            self.try_send();
+        }
+        if step? != Step::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let mut buffer = Records::take();

@@ -80,6 +80,8 @@ impl Queue {
         // some of every answer would else make each stream hold twice as much as waits.
         if self.bytes.len() + piece.len() > self.bytes.capacity() {
             self.bytes.drain(..std::mem::take(&mut self.sent));
+        }
+        if self.bytes.len() + piece.len() > self.bytes.capacity() {
             let doubled = (2 * self.bytes.capacity()).min(QUEUE_BYTES);
             let wanted = doubled.max(self.bytes.len() + piece.len());
             self.bytes.reserve_exact(wanted - self.bytes.len());
