@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, pem};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{CertRevocationListError, RootCertStore};
 use thiserror::Error;
+use x509_parser::num_bigint::BigUint;
 use x509_parser::oid_registry::OID_X509_EXT_ISSUER_DISTRIBUTION_POINT;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
@@ -214,7 +215,7 @@ fn parse(
         this_update: list.last_update().timestamp(),
         next_update,
         revoked: list.iter_revoked_certificates().count(),
-        number: list.crl_number().map(|number| number.to_bytes_be()).unwrap_or_default(),
+        number: list.crl_number().map(BigUint::to_bytes_be).unwrap_or_default(),
         key: signer.public_key().raw.to_vec(),
         part: part.map(|part| part.value.to_vec()).unwrap_or_default(),
         issuer,
