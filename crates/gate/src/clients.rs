@@ -68,7 +68,7 @@ pub(crate) fn names<'p>(routes: impl Iterator<Item = (&'p Route, &'p Matcher)>) 
 /// Returns when the first revocation list of these routes expires, in seconds since 1970.
 pub(crate) fn first_expiry(routes: &[Route]) -> Option<i64> {
     let rules = routes.iter().filter_map(|route| route.clients.as_ref());
-    rules.flat_map(|rule| rule.authorities.lists()).map(|list| list.next_update()).min()
+    rules.flat_map(|rule| rule.authorities.lists()).map(oroshi_net::tls::RevocationList::next_update).min()
 }
 
 /// Checked certificates by their fingerprint, each with the time of its next check and whether it was accepted; by
