@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use oroshi_certificates::{ClientNames, NamePattern};
-use oroshi_net::tls::{ClientAuthorities, ClientCertificate, RevocationOptions};
+use oroshi_net::tls::{ClientAuthorities, ClientCertificate, RevocationList, RevocationOptions};
 use oroshi_server::Exchange;
 
 use crate::plan::{Answer, Route};
@@ -68,7 +68,7 @@ pub(crate) fn names<'p>(routes: impl Iterator<Item = (&'p Route, &'p Matcher)>) 
 /// Returns when the first revocation list of these routes expires, in seconds since 1970.
 pub(crate) fn first_expiry(routes: &[Route]) -> Option<i64> {
     let rules = routes.iter().filter_map(|route| route.clients.as_ref());
-    rules.flat_map(|rule| rule.authorities.lists()).map(oroshi_net::tls::RevocationList::next_update).min()
+    rules.flat_map(|rule| rule.authorities.lists()).map(RevocationList::next_update).min()
 }
 
 /// Checked certificates by their fingerprint, each with the time of its next check and whether it was accepted; by

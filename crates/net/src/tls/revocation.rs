@@ -35,6 +35,8 @@ pub struct RevocationList {
     this_update: i64,
     next_update: i64,
     revoked: usize,
+    /// The issuer's name in DER, by which a handshake finds the list.
+    name: Vec<u8>,
     /// The CRL number as an unsigned number in big-endian order; empty without one.
     number: Vec<u8>,
     /// The public key that signed it.
@@ -69,7 +71,7 @@ impl RevocationList {
         self.revoked
     }
 
-    /// What is greater for a later list. Lists that one second has seen differ by their number.
+    /// Returns a key that is greater for a later list. Lists of the same second differ by their number.
     fn age(&self) -> (i64, usize, &[u8], &[u8]) {
         (self.this_update, self.number.len(), &self.number, &self.der)
     }
@@ -126,27 +128,26 @@ pub(super) fn read(
     files: &[PathBuf],
     authorities: &[CertificateDer<'static>],
 ) -> Result<Vec<RevocationList>, TlsConfigError> {
-    let mut lists = Vec::new();
+    let bad = |path: &Path, source| TlsConfigError::RevocationList { path: path.to_owned(), source };
+    let mut lists: Vec<RevocationList> = Vec::new();
     for path in files {
-        let bad = |source| TlsConfigError::RevocationList { path: path.clone(), source };
-        for der in of_file(path).map_err(bad)? {
-            lists.push(parse(der, path, authorities).map_err(bad)?);
+        for der in of_file(path).map_err(|source| bad(path, source))? {
+            lists.push(parse(der, path, authorities).map_err(|source| bad(path, source))?);
         }
     }
-    lists.sort_by(|one: &RevocationList, other| other.age().cmp(&one.age()));
+    lists.sort_by(|one, other| other.age().cmp(&one.age()));
     let mut latest: Vec<RevocationList> = Vec::new();
     for list in lists {
         // A handshake takes the first list that has the issuer's name.
-        let Some(known) = latest.iter().find(|known| known.issuer == list.issuer) else {
-            latest.push(list);
-            continue;
-        };
-        let bad = |source: RevocationListError| TlsConfigError::RevocationList { path: list.path.clone(), source };
-        if known.key != list.key {
-            return Err(bad(RevocationListError::SeveralKeys(list.issuer.clone())));
-        }
-        if known.part != list.part {
-            return Err(bad(RevocationListError::Divided(list.issuer.clone())));
+        match latest.iter().find(|known| known.name == list.name) {
+            None => latest.push(list),
+            Some(known) if known.key != list.key => {
+                return Err(bad(&list.path, RevocationListError::SeveralKeys(list.issuer)));
+            }
+            Some(known) if known.part != list.part => {
+                return Err(bad(&list.path, RevocationListError::Divided(list.issuer)));
+            }
+            Some(_) => {}
         }
     }
     Ok(latest)
@@ -215,6 +216,7 @@ fn parse(
         this_update: list.last_update().timestamp(),
         next_update,
         revoked: list.iter_revoked_certificates().count(),
+        name: list.issuer().as_raw().to_vec(),
         number: list.crl_number().map(BigUint::to_bytes_be).unwrap_or_default(),
         key: signer.public_key().raw.to_vec(),
         part: part.map(|part| part.value.to_vec()).unwrap_or_default(),

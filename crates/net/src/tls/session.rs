@@ -11,6 +11,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::thread::LocalKey;
 
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError};
@@ -45,37 +46,31 @@ thread_local! {
     static GATHERED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The thread's buffer for records; dropping it gives it back.
-struct Records(Vec<u8>);
+/// A buffer of the thread; dropping it gives it back.
+struct ThreadBuffer {
+    place: &'static LocalKey<Cell<Vec<u8>>>,
+    bytes: Vec<u8>,
+}
 
-impl Records {
-    fn take() -> Self {
-        let mut buffer = RECORDS.take();
-        buffer.resize(RECORDS_BYTES, 0);
-        Records(buffer)
+impl ThreadBuffer {
+    /// Takes the buffer for records, with room for those of one write.
+    fn records() -> Self {
+        let mut bytes = RECORDS.take();
+        bytes.resize(RECORDS_BYTES, 0);
+        ThreadBuffer { place: &RECORDS, bytes }
+    }
+
+    /// Takes the buffer for small slices, empty.
+    fn gathered() -> Self {
+        let mut bytes = GATHERED.take();
+        bytes.clear();
+        ThreadBuffer { place: &GATHERED, bytes }
     }
 }
 
-impl Drop for Records {
+impl Drop for ThreadBuffer {
     fn drop(&mut self) {
-        RECORDS.set(std::mem::take(&mut self.0));
-    }
-}
-
-/// The thread's buffer for small slices, empty; dropping it gives it back.
-struct Gathered(Vec<u8>);
-
-impl Gathered {
-    fn take() -> Self {
-        let mut buffer = GATHERED.take();
-        buffer.clear();
-        Gathered(buffer)
-    }
-}
-
-impl Drop for Gathered {
-    fn drop(&mut self) {
-        GATHERED.set(std::mem::take(&mut self.0));
+        self.place.set(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -143,7 +138,7 @@ impl ServerSession {
     pub(super) async fn shake(&mut self) -> io::Result<()> {
         loop {
             let mut received = std::mem::take(&mut self.received);
-            let processed = self.process(&mut received, 0, &mut ReadBuf::new(&mut []));
+            let processed = self.process(&mut received, &mut ReadBuf::new(&mut []));
             self.received = received;
             let flushed = poll_fn(|context| self.poll_send(context)).await;
             let (used, _) = processed.map_err(invalid)?;
@@ -157,9 +152,9 @@ impl ServerSession {
                 return Err(too_long());
             }
             let read = poll_fn(|context| {
-                let mut buffer = Records::take();
-                let count = ready!(poll_fill(&mut self.socket, context, &mut buffer.0[..RECEIVED_BYTES - before]))?;
-                self.received.extend_from_slice(&buffer.0[..count]);
+                let mut buffer = ThreadBuffer::records();
+                let count = ready!(poll_fill(&mut self.socket, context, &mut buffer.bytes[..RECEIVED_BYTES - before]))?;
+                self.received.extend_from_slice(&buffer.bytes[..count]);
                 Poll::Ready(io::Result::Ok(count))
             });
             if read.await? == 0 {
@@ -188,17 +183,12 @@ impl ServerSession {
 
     /// Processes received records until the reader has no room, or none is complete. Decrypted bytes go to the reader,
     /// and to `plain` what it has no room for; records for the peer go to `records`. Returns how many bytes were
-    /// processed, beside `used` that were before.
-    fn process(
-        &mut self,
-        received: &mut [u8],
-        used: usize,
-        reader: &mut ReadBuf<'_>,
-    ) -> Result<(usize, Step), rustls::Error> {
+    /// processed.
+    fn process(&mut self, received: &mut [u8], reader: &mut ReadBuf<'_>) -> Result<(usize, Step), rustls::Error> {
         if let Some(error) = &self.broken {
             return Err((**error).clone());
         }
-        let processed = self.process_records(received, used, reader);
+        let processed = self.process_records(received, reader);
         self.broken = processed.as_ref().err().map(|error| Box::new(error.clone()));
         processed
     }
@@ -206,9 +196,9 @@ impl ServerSession {
     fn process_records(
         &mut self,
         received: &mut [u8],
-        mut used: usize,
         reader: &mut ReadBuf<'_>,
     ) -> Result<(usize, Step), rustls::Error> {
+        let mut used = 0;
         loop {
             let status = self.connection.process_tls_records(&mut received[used..]);
             let mut discard = status.discard;
@@ -303,14 +293,14 @@ impl ServerSession {
         if let Some(error) = &self.broken {
             return Poll::Ready(Err(invalid((**error).clone())));
         }
-        let mut buffer = Records::take();
+        let mut buffer = ThreadBuffer::records();
         let mut filled = self.received.len();
-        buffer.0[..filled].copy_from_slice(&self.received);
-        let polled = self.poll_read_into(context, reader, &mut buffer.0[..RECEIVED_BYTES], &mut filled);
+        buffer.bytes[..filled].copy_from_slice(&self.received);
+        let polled = self.poll_read_into(context, reader, &mut buffer.bytes[..RECEIVED_BYTES], &mut filled);
         // However the read ends: rustls has noted places in these bytes, and must find the same ones at its next call.
         // After an error or the peer's end it looks at none any more.
         let kept = if self.broken.is_some() || self.has_end { 0 } else { filled };
-        self.keep(&buffer.0[..kept]);
+        self.keep(&buffer.bytes[..kept]);
         polled
     }
 
@@ -328,7 +318,7 @@ impl ServerSession {
         let mut is_new = *filled > 0;
         for read in 0.. {
             if is_new {
-                let processed = self.process(&mut buffer[..*filled], 0, reader);
+                let processed = self.process(&mut buffer[..*filled], reader);
                 // An answer of TLS itself. If the socket does not take it now, a later write sends it.
                 self.try_send();
                 let used = match processed {
@@ -391,7 +381,7 @@ impl ServerSession {
     /// Makes the session ready to encrypt.
     fn open(&mut self) -> io::Result<Step> {
         let mut received = std::mem::take(&mut self.received);
-        let processed = self.process(&mut received, 0, &mut ReadBuf::new(&mut []));
+        let processed = self.process(&mut received, &mut ReadBuf::new(&mut []));
         self.received = received;
         let (used, step) = processed.map_err(invalid)?;
         consume(&mut self.received, if self.has_end { usize::MAX } else { used });
@@ -410,55 +400,55 @@ impl ServerSession {
         if step? != Step::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let mut buffer = Records::take();
-        let (taken, filled) = self.encrypt_all(slices, &mut buffer.0)?;
+        let mut buffer = ThreadBuffer::records();
+        let (taken, filled) = self.encrypt_all(slices, &mut buffer.bytes)?;
         if !self.records.is_empty() {
             // Records of TLS itself come first.
-            self.records.extend_from_slice(&buffer.0[..filled]);
+            self.records.extend_from_slice(&buffer.bytes[..filled]);
             let _ = self.poll_send(context)?;
             return Poll::Ready(Ok(taken));
         }
         let mut sent = 0;
         while sent < filled {
-            match Pin::new(&mut self.socket).poll_write(context, &buffer.0[sent..filled]) {
+            match Pin::new(&mut self.socket).poll_write(context, &buffer.bytes[sent..filled]) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => sent += count,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => break,
             }
         }
-        self.records.extend_from_slice(&buffer.0[sent..filled]);
+        self.records.extend_from_slice(&buffer.bytes[sent..filled]);
         Poll::Ready(Ok(taken))
     }
 
     /// Encrypts the first bytes of these slices. Returns how many, and how many bytes their records have.
     ///
-    /// What is encrypted has a place in the order of records, and must be sent: an error behind it waits for the next
-    /// call.
+    /// The peer counts records, so each encrypted one must be sent. If a later slice fails, the records before it are
+    /// returned, and the next call fails.
     fn encrypt_all(&mut self, slices: &[IoSlice<'_>], buffer: &mut Vec<u8>) -> io::Result<(usize, usize)> {
         let (mut taken, mut filled) = (0, 0);
-        let mut gathered = Gathered::take();
+        let mut gathered = ThreadBuffer::gathered();
         for (index, slice) in slices.iter().enumerate() {
-            let piece = &slice[..slice.len().min(SENT_BYTES - taken - gathered.0.len())];
+            let piece = &slice[..slice.len().min(SENT_BYTES - taken - gathered.bytes.len())];
             let is_last = index + 1 == slices.len();
             // A single slice, and a large one, is not copied.
-            let is_alone = is_last && gathered.0.is_empty();
-            let is_copied = !is_alone && gathered.0.len() + piece.len() <= GATHERED_BYTES;
+            let is_alone = is_last && gathered.bytes.is_empty();
+            let is_copied = !is_alone && gathered.bytes.len() + piece.len() <= GATHERED_BYTES;
             if is_copied {
-                gathered.0.extend_from_slice(piece);
+                gathered.bytes.extend_from_slice(piece);
                 if !is_last {
                     continue;
                 }
             }
             let direct = if is_copied { &[] } else { piece };
-            for part in [&gathered.0[..], direct] {
+            for part in [&gathered.bytes[..], direct] {
                 match self.encrypt(part, buffer, filled) {
                     Ok(count) => (taken, filled) = (taken + part.len(), filled + count),
                     Err(error) if filled == 0 => return Err(error),
                     Err(_) => return Ok((taken, filled)),
                 }
             }
-            gathered.0.clear();
+            gathered.bytes.clear();
         }
         Ok((taken, filled))
     }

@@ -74,7 +74,7 @@ fn records_may_be_cut_anywhere_and_nothing_counts_behind_the_end() {
             let (first, second) = records.split_at(cut);
             peer.socket.write_all(first).unwrap();
             let mut got = Vec::new();
-            // What is complete is read before the rest comes.
+            // The server reads the complete records before the rest comes.
             let read = tokio::time::timeout(Duration::from_millis(1), stream.read_buf(&mut got)).await;
             assert!(!matches!(read, Ok(Err(_))), "cut at {cut}: {read:?}");
             peer.socket.write_all(second).unwrap();
