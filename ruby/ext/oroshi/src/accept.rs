@@ -421,13 +421,14 @@ impl Engine<'_> {
     }
 
     fn accepts_no_more(&self) -> bool {
-        self.leave.is_some() || !(self.worker.stop.get() == Stop::No || self.drains)
+        // A request that has just ended may have begun the rest of this thread: another has its place.
+        let rests = self.worker.resting.get() && self.stopping.is_none();
+        self.leave.is_some() || rests || !(self.worker.stop.get() == Stop::No || self.drains)
     }
 
     /// Returns when the bytes of a new TCP connection arrived, in milliseconds of the coarse clock, if the kernel must
-    /// be
-    /// asked: this worker has not rested since the last tick. At most once per tick, because the answer costs a system
-    /// call. 0: just now, or unknown.
+    /// be asked: this worker has not rested since the last tick. At most once per tick, because the answer costs a
+    /// system call. 0: just now, or unknown.
     fn arrival(&mut self, socket: RawFd) -> u64 {
         let now_ms = clock::coarse_ms();
         if now_ms == self.rested_ms || now_ms == self.asked_ms {
