@@ -166,6 +166,7 @@ impl CommandError for Error {
             }
             Self::Run(RunError::Connect { source, .. }) => connect_step(source),
             Self::Script(error) | Self::Run(RunError::Script(error)) => Some(script_step(error, WRK_API)),
+            #[cfg(feature = "script")]
             Self::Scenario(error) => Some(script_step(error, SCENARIO_API)),
             Self::Run(RunError::Watch { .. }) => {
                 Some("--watch auto finds the process that listens; --watch none measures no process")
