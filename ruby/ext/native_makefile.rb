@@ -79,19 +79,22 @@ module NativeMakefile
   end
 
   # rb-sys reads the headers of this very Ruby. cargo's intermediate files are large, and are removed unless
-  # CARGO_TARGET_DIR says where to keep them.
+  # CARGO_TARGET_DIR says where to keep them. OROSHI_PROFILE is cargo's profile: the tests build another one faster.
   def text(package, name)
     <<~MAKEFILE
       export RUBY := #{RbConfig.ruby}
       sitearchdir = #{RbConfig::CONFIG["sitearchdir"]}
       target = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+      profile = $(or $(OROSHI_PROFILE),release)
+      # cargo's own name for the folder of its profile dev.
+      folder = $(if $(filter dev,$(profile)),debug,$(profile))
 
       all:
-      \tcargo build --release --locked#{vendored} --manifest-path "#{__dir__}/Cargo.toml" --package #{package} --target-dir "$(target)"
+      \tcargo build --profile $(profile) --locked#{vendored} --manifest-path "#{__dir__}/Cargo.toml" --package #{package} --target-dir "$(target)"
 
       install: all
       \tmkdir -p "$(DESTDIR)$(sitearchdir)/oroshi"
-      \tcp "$(target)/release/lib#{package.tr("-", "_")}.so" "$(DESTDIR)$(sitearchdir)/oroshi/#{name}.so"
+      \tcp "$(target)/$(folder)/lib#{package.tr("-", "_")}.so" "$(DESTDIR)$(sitearchdir)/oroshi/#{name}.so"
       ifeq ($(CARGO_TARGET_DIR),)
       \trm -rf "$(target)"
       endif

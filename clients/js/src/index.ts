@@ -45,6 +45,8 @@ export interface SubscribeOptions {
   since?: Position
   /** The channel keeps its newest value only: holes between positions mean nothing. */
   latest?: boolean
+  /** Let the hub send what differs from the message before, if the channel has that. `message` gets whole texts. */
+  delta?: boolean
 }
 
 export type Transport = 'websocket' | 'sse' | 'poll'
@@ -82,7 +84,8 @@ export class PushError extends Error {
 }
 
 type Frame = Record<string, any>
-type Channel = SubscribeOptions & { place?: Position; sent?: boolean; fresh?: boolean }
+type Channel = SubscribeOptions & { place?: Position; sent?: boolean; fresh?: boolean; base?: number; text?: string }
+type Delta = { base?: number; delta?: (number | string)[] }
 
 /** A connection of some transport. */
 interface Link {
@@ -330,8 +333,9 @@ export class Push {
     const entry = this.#channels.get(channel)
     if (!entry || entry.sent || this.state !== 'connected') return
     entry.sent = true
-    const since = entry.place
-    this.#ask({ subscribe: { channel, since } }, channel).catch((error: PushError) => {
+    const { place: since, delta } = entry
+    entry.text = undefined
+    this.#ask({ subscribe: { channel, since, delta } }, channel).catch((error: PushError) => {
       if (this.#channels.get(channel) !== entry || error.error === 'disconnected') return
       entry.sent = false
       if (/^(busy|too-fast|timeout|too-many-channels)$/.test(error.error)) {
@@ -373,7 +377,7 @@ export class Push {
     } else if ('gap' in frame) {
       this.#options.gap?.(frame.gap)
     } else if (frame.channel) {
-      this.#publication(frame as Publication & { channel: string })
+      this.#publication(frame as Publication & Delta & { channel: string })
     } else if ('text' in frame || 'base64' in frame) {
       this.#options.message?.(frame)
     }
@@ -388,15 +392,17 @@ export class Push {
     entry.subscribed?.(answer)
   }
 
-  #publication(publication: Publication & { channel: string }): void {
+  #publication({ base, delta, ...publication }: Publication & Delta & { channel: string }): void {
     const { channel, epoch, offset, prev } = publication
     const isPattern = (name: string) => name.endsWith('*') && channel.startsWith(name.slice(0, -1))
     const entry = this.#channels.get(channel)
     if (entry && epoch && offset) {
       const { place, fresh } = entry
       entry.fresh = false
+      if (place?.epoch === epoch && offset <= place.offset) return
       // What comes right behind the hub's answer is what the hub has.
-      if (place && !entry.latest && !fresh && (place.epoch !== epoch || (prev ?? offset - 1) > place.offset)) {
+      const lost = place && !entry.latest && !fresh && (place.epoch !== epoch || (prev ?? offset - 1) > place.offset)
+      if (lost || (delta && (entry.text === undefined || entry.base !== base))) {
         // Something was lost on the way: begin again where it is known.
         if (!entry.sent) return
         this.#link?.send({ unsubscribe: { channel } })
@@ -404,13 +410,30 @@ export class Push {
         this.#enter(channel)
         return
       }
-      if (place?.epoch === epoch && offset <= place.offset) return
       entry.place = { epoch, offset }
+      if (delta) publication.text = applied(entry.text!, delta)
+      if (entry.delta) {
+        entry.base = offset
+        entry.text = publication.text
+      }
     }
     if (!('text' in publication) && !('base64' in publication)) return
     if (entry) entry.message?.(publication)
     else for (const [name, pattern] of this.#channels) if (isPattern(name)) pattern.message?.(publication)
   }
+}
+
+/** Builds a text: numbers copy from the old one or pass over it, strings are inserted. */
+function applied(old: string, steps: (number | string)[]): string {
+  let at = 0
+  return steps
+    .map((step) => {
+      if (typeof step === 'string') return step
+      const from = at
+      at += Math.abs(step)
+      return step > 0 ? old.slice(from, at) : ''
+    })
+    .join('')
 }
 
 function address(url: string, query: Record<string, string>): string {

@@ -62,7 +62,7 @@ const LESS: &str = "the limit on descriptors here allows less: ";
 
 /// Warns of histories in JetStream that no channel has.
 const UNUSED_HISTORY: &str = "cluster.history = \"jetstream\" keeps nothing, because no [[group]] has a history: set \
-                              history-messages, history-bytes, history-time or latest in one, or leave the key out";
+                              history-messages, history-bytes, history-time, latest or delta in one, or leave the key out";
 
 /// Runs the hub until a signal ends it, or shows a running hub.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {

@@ -112,7 +112,8 @@ impl Histories {
         }
     }
 
-    /// Appends a message, and calls `then` with it before any other publish to the channel.
+    /// Appends a message, and calls `then` with it before any other publish to the channel. `then` also gets the
+    /// message before it, if the rule wants deltas and it is in the history.
     ///
     /// `make` gets its place, and the offset of the channel's message before it if offsets do not count by one.
     pub(crate) fn append<T>(
@@ -122,16 +123,16 @@ impl Histories {
         now_ms: u64,
         stored: Option<Stored>,
         make: impl FnOnce(Place, Option<u64>) -> Arc<Message>,
-        then: impl FnOnce(&Arc<Message>) -> T,
+        then: impl FnOnce(&Arc<Message>, Option<Arc<Message>>) -> T,
     ) -> T {
         let result = {
             let mut part = self.part(channel);
             let log = self.log(&mut part, channel);
             let before = log.bytes();
             let offset = stored.map(|Stored { sequence, age_ms }| (sequence, age_ms));
-            let message = log.append(rule, now_ms, offset, |place, prev| make(place, offset.map(|_| prev)));
+            let (message, base) = log.append(rule, now_ms, offset, |place, prev| make(place, offset.map(|_| prev)));
             self.resized(before, log.bytes());
-            then(&message)
+            then(&message, base)
         };
         self.give_way();
         result
@@ -439,7 +440,7 @@ mod tests {
     use super::*;
 
     const RULE: HistoryRule =
-        HistoryRule { messages: 100, bytes: 1 << 20, time: Duration::from_millis(1000), latest: false };
+        HistoryRule { messages: 100, bytes: 1 << 20, time: Duration::from_millis(1000), latest: false, delta: false };
 
     fn publish(histories: &Histories, channel: &str, text: &'static str, now_ms: u64) -> Place {
         let channel: Arc<str> = channel.into();
@@ -448,7 +449,7 @@ mod tests {
                 Message::data(Kind::Text, Bytes::from(text)).to_publication(Some(Arc::clone(&channel)), Some(place)),
             )
         };
-        histories.append(&channel, RULE, now_ms, None, make, |message| message.place().unwrap())
+        histories.append(&channel, RULE, now_ms, None, make, |message, _| message.place().unwrap())
     }
 
     /// Subscribes, looks and leaves.

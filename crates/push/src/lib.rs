@@ -45,6 +45,7 @@ mod clock;
 mod cluster;
 mod compression;
 mod counts;
+mod delta;
 mod draft;
 mod history;
 mod http;

@@ -127,6 +127,8 @@ enum Body {
     ///
     /// `prev`: the offset of the channel's message before it, if offsets do not count by one.
     Publication { kind: Kind, data: Bytes, channel: Option<Arc<str>>, place: Option<Place>, prev: Option<u64> },
+    /// A publication as the difference from the one at the offset `base`; `steps` is JSON.
+    Delta { channel: Arc<str>, place: Place, prev: Option<u64>, base: u64, steps: Box<str> },
     /// A frame of the hub's own in the protocol of channels: one JSON object.
     Frame(Box<str>),
     /// The number of messages that are missing here; `None` if it is unknown, and may be 0.
@@ -184,6 +186,16 @@ impl Message {
         publication
     }
 
+    /// Returns a publication as a [delta](crate::delta); `None` if it is none of a channel with a history.
+    pub(crate) fn to_delta(&self, base: u64, steps: String) -> Option<Self> {
+        let Body::Publication { channel: Some(channel), place: Some(place), prev, .. } = &self.body else {
+            return None;
+        };
+        let (channel, place, prev, steps) = (Arc::clone(channel), *place, *prev, steps.into());
+        let delta = Self::new(Body::Delta { channel, place, prev, base, steps });
+        Some(Message { ttl: self.ttl, ..delta.with_key(self.key.clone()).with_sender(self.sender.clone()) })
+    }
+
     /// Returns the frame that tells a client only the place of a publication: it has expired, or is not for the client.
     pub(crate) fn to_position(&self) -> Option<Self> {
         let Body::Publication { channel: Some(channel), place: Some(place), prev, .. } = &self.body else {
@@ -228,6 +240,7 @@ impl Message {
     pub(crate) fn place(&self) -> Option<Place> {
         match self.body {
             Body::Publication { place, .. } => place,
+            Body::Delta { place, .. } => Some(place),
             _ => None,
         }
     }
@@ -286,7 +299,7 @@ impl Message {
 
     /// Returns whether it is a publisher's message. Only these may be dropped, and are counted.
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self.body, Body::Data { .. } | Body::Publication { .. })
+        matches!(self.body, Body::Data { .. } | Body::Publication { .. } | Body::Delta { .. })
     }
 
     /// Returns whether it is a gap of unknown size.
@@ -303,6 +316,7 @@ impl Message {
     pub(crate) fn len(&self) -> usize {
         match &self.body {
             Body::Data { data, .. } | Body::Publication { data, .. } => data.len(),
+            Body::Delta { steps, .. } => steps.len(),
             _ => 0,
         }
     }
@@ -353,7 +367,7 @@ impl Message {
             Body::Data { kind: Kind::Text, data } => (None, String::from_utf8_lossy(data).into_owned()),
             Body::Data { kind: Kind::Binary, data } => (Some("binary"), BASE64.encode(data)),
             Body::Gap(_) => (Some("gap"), self.as_json()),
-            Body::Publication { .. } | Body::Frame(_) => (None, self.as_json()),
+            Body::Publication { .. } | Body::Delta { .. } | Body::Frame(_) => (None, self.as_json()),
             _ => (Some("session"), self.as_json()),
         };
         let mut event = String::with_capacity(text.len() + 32);
@@ -380,7 +394,17 @@ impl Message {
         let value = match &self.body {
             Body::Frame(frame) => return (**frame).to_owned(),
             Body::Publication { kind, data, channel, place, prev } => {
-                return publication(*kind, data, channel.as_deref(), (*place, *prev), self.sender());
+                let mut out = envelope(data.len(), channel.as_deref(), (*place, *prev), self.sender());
+                match kind {
+                    Kind::Text => out.push_str(&format!("\"text\":{}}}", json!(String::from_utf8_lossy(data)))),
+                    Kind::Binary => out.push_str(&format!("\"base64\":\"{}\"}}", BASE64.encode(data))),
+                }
+                return out;
+            }
+            Body::Delta { channel, place, prev, base, steps } => {
+                let mut out = envelope(steps.len(), Some(channel), (Some(*place), *prev), self.sender());
+                out.push_str(&format!("\"base\":{base},\"delta\":{steps}}}"));
+                return out;
             }
             Body::Data { kind: Kind::Text, data } => json!({ "text": String::from_utf8_lossy(data) }),
             Body::Data { kind: Kind::Binary, data } => json!({ "base64": BASE64.encode(data) }),
@@ -393,15 +417,14 @@ impl Message {
     }
 }
 
-/// Formats a publication. The members have a fixed order, so that people can read them.
-fn publication(
-    kind: Kind,
-    data: &[u8],
+/// Formats a publication up to its payload. The members have a fixed order, so that people can read them.
+fn envelope(
+    length: usize,
     channel: Option<&str>,
     (place, prev): (Option<Place>, Option<u64>),
     from: Option<&str>,
 ) -> String {
-    let mut out = String::with_capacity(data.len() + 128);
+    let mut out = String::with_capacity(length + 128);
     out.push('{');
     if let Some(channel) = channel {
         out.push_str(&format!("\"channel\":{},", json!(channel)));
@@ -414,10 +437,6 @@ fn publication(
     }
     if let Some(from) = from {
         out.push_str(&format!("\"from\":{from},"));
-    }
-    match kind {
-        Kind::Text => out.push_str(&format!("\"text\":{}}}", json!(String::from_utf8_lossy(data)))),
-        Kind::Binary => out.push_str(&format!("\"base64\":\"{}\"}}", BASE64.encode(data))),
     }
     out
 }

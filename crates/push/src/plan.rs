@@ -429,11 +429,14 @@ pub struct HistoryRule {
     pub time: Duration,
     /// Whether the newest message replaces all earlier ones.
     pub latest: bool,
+    /// Whether clients may get a message as the difference from the one before.
+    pub delta: bool,
 }
 
 impl Default for HistoryRule {
     fn default() -> Self {
-        HistoryRule { messages: 100, bytes: 1024 * 1024, time: Duration::from_secs(300), latest: false }
+        let time = Duration::from_secs(300);
+        HistoryRule { messages: 100, bytes: 1024 * 1024, time, latest: false, delta: false }
     }
 }
 

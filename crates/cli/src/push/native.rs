@@ -213,7 +213,9 @@ fn channel(table: &Table<'_>, rule: &mut GroupRule) {
     table.set("history-bytes", &mut keeps.bytes, number);
     table.set("history-time", &mut keeps.time, parse_time);
     table.set("latest", &mut keeps.latest, switch);
+    table.set("delta", &mut keeps.delta, switch);
     let is_kept = keeps.latest
+        || keeps.delta
         || ["history-messages", "history-bytes", "history-time"].into_iter().any(|key| table.get(key).is_some());
     rule.keeps = is_kept.then_some(keeps);
 }

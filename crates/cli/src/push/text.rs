@@ -129,11 +129,12 @@ fn channel(out: &mut Toml, rule: &GroupRule) {
     out.text("see-history", access(rule.history));
     out.text("see-presence", access(rule.presence));
     match rule.keeps {
-        Some(HistoryRule { messages, bytes, time, latest }) => {
+        Some(HistoryRule { messages, bytes, time, latest, delta }) => {
             out.bare("history-messages", messages);
             out.bare("history-bytes", bytes);
             out.time("history-time", time);
             out.bare("latest", latest);
+            out.bare("delta", delta);
         }
         None => out.comment("no history"),
     }

@@ -72,6 +72,10 @@ required = false
 [[group]]
 pattern = "secret"
 [[group]]
+pattern = "delta"
+subscribe = "anyone"
+delta = true
+[[group]]
 pattern = "*"
 subscribe = "anyone"
 subscribe-patterns = true
@@ -115,7 +119,11 @@ history-messages = 1000
     }
 
     fn publish(&self, text: &str) {
-        let answer = self.request("POST", "/publish/raw?group=news", text.as_bytes());
+        self.publish_to("news", text);
+    }
+
+    fn publish_to(&self, channel: &str, text: &str) {
+        let answer = self.request("POST", &format!("/publish/raw?group={channel}"), text.as_bytes());
         assert_eq!(answer.status, 200, "{answer:?}");
     }
 }
@@ -274,6 +282,43 @@ fn a_client_comes_back_over_events() {
 #[test]
 fn a_client_comes_back_over_polls() {
     comes_back_whatever_happens("a_client_comes_back_over_polls", "poll");
+}
+
+/// The hub's own tests say which messages are deltas.
+#[test]
+fn a_client_builds_whole_texts_from_deltas() {
+    if need("a_client_builds_whole_texts_from_deltas", "node").is_none() {
+        return;
+    }
+    let hub = Hub::start("");
+    let text =
+        |number: u32| format!("{number} of many, \u{1f600} and what never changes in a long text: \u{e9} {number}");
+    for transport in ["sse", "poll"] {
+        let mut client = Node::start(
+            &json!({ "url": hub.url("/connect"), "transports": [transport], "secret": SECRET, "lifetime": 3600 }),
+        );
+        client.send(&json!({ "subscribe": "delta", "options": { "delta": true } }));
+        assert_eq!(client.next("subscribed")["delta"], true);
+        let mut sent = Vec::new();
+        for _ in 0..2 {
+            for number in [1, 2, 30, 4] {
+                hub.publish_to("delta", &text(number));
+                sent.push(text(number));
+            }
+            hub.publish_to("delta", "short");
+            sent.push("short".to_owned());
+            let all: Vec<String> = sent.iter().map(|_| client.next("text").as_str().unwrap().to_owned()).collect();
+            assert_eq!(all, sent);
+            sent.clear();
+            // What it misses while it is away comes whole, and deltas go on from there.
+            assert_eq!(hub.request("DELETE", "/users/ann", b"").json()["sessions"], 1);
+            hub.publish_to("delta", &text(5));
+            sent.push(text(5));
+            assert_eq!(client.next("subscribed")["recovered"], true);
+        }
+        client.send(&json!({ "close": true }));
+        client.until("closed");
+    }
 }
 
 /// 503 with Retry-After is no end of a session that polls: the client asks again for the same. Without, it is one.

@@ -178,7 +178,8 @@ impl Log {
         self.until_ms = self.until_ms.max(now_ms.saturating_add(millis(rule)));
     }
 
-    /// Appends the message that `make` returns for its place and its predecessor's offset.
+    /// Appends the message that `make` returns for its place and its predecessor's offset. Returns it, and its
+    /// predecessor if the rule wants deltas and the predecessor is here.
     ///
     /// `offset`: its place in JetStream, and how old it is; `None`: the next number.
     pub(super) fn append(
@@ -187,10 +188,12 @@ impl Log {
         now_ms: u64,
         offset: Option<(u64, u64)>,
         make: impl FnOnce(Place, u64) -> Arc<Message>,
-    ) -> Arc<Message> {
+    ) -> (Arc<Message>, Option<Arc<Message>>) {
         self.touch(rule, now_ms);
         self.expire(now_ms);
         let before = self.top;
+        let newest = self.entries.back().filter(|newest| rule.delta && newest.offset == before);
+        let base = newest.map(|newest| Arc::clone(&newest.message));
         let (offset, age_ms) = offset.unwrap_or((before + 1, 0));
         (self.top, self.is_new) = (offset, false);
         let message = make(self.place(), before);
@@ -201,7 +204,7 @@ impl Log {
         self.bytes += entry.bytes;
         self.entries.push_back(entry);
         self.bound(rule);
-        message
+        (message, base)
     }
 
     /// Removes the oldest messages beyond the rule's bounds.
@@ -287,7 +290,8 @@ mod tests {
     use super::*;
     use crate::message::Framing;
 
-    const RULE: HistoryRule = HistoryRule { messages: 5, bytes: 5000, time: Duration::from_millis(100), latest: false };
+    const RULE: HistoryRule =
+        HistoryRule { messages: 5, bytes: 5000, time: Duration::from_millis(100), latest: false, delta: false };
 
     fn append(log: &mut Log, rule: HistoryRule, now_ms: u64, length: usize) -> u64 {
         let mut offset = 0;

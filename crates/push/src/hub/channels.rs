@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::arrivals::Parts;
+use crate::delta::Successor;
 use crate::history::{Recovery, Stored};
 use crate::hub::Hub;
 use crate::hub::fan_out::Begun;
@@ -84,6 +85,21 @@ impl Hub {
         };
         self.count_subscriptions(1);
         Some(subscribed)
+    }
+
+    /// Sends a new subscriber deltas from now on, if the channel's rule has them. Returns whether it does.
+    ///
+    /// The caller then calls [`catch_up`](Self::catch_up).
+    pub(super) fn send_deltas(&self, session: &Session, channel: &str, subscribed: &Subscribed) -> bool {
+        let has_deltas = self.history_rule(channel).is_some_and(|rule| rule.delta);
+        let Some(group) = self.groups.find(channel).filter(|_| has_deltas && prefix(channel).is_none()) else {
+            return false;
+        };
+        // It has what it will get now. Of `since` nobody knows whether the client has kept that message.
+        let newest = subscribed.messages.last();
+        group
+            .take_deltas(session, newest.filter(|newest| newest.payload().is_some()).and_then(|newest| newest.place()));
+        true
     }
 
     /// Queues the messages of a recovery.
@@ -171,13 +187,15 @@ impl Hub {
             let publication = publish.message.to_publication(Some(Arc::clone(channel)), Some(place));
             Arc::new(if prev.is_some() { publication.with_prev(prev) } else { publication })
         };
-        node.histories.append(channel, rule, node.now_ms(), stored, make, |message| {
+        node.histories.append(channel, rule, node.now_ms(), stored, make, |message, base| {
+            let successor = base.and_then(Successor::new).map(Arc::new);
             // While the channel is locked, so that each thread gets its messages in their order.
             let ask = |thread| {
                 let (publish, channel, message) = (Arc::clone(publish), Arc::clone(channel), Arc::clone(message));
+                let successor = successor.clone();
                 mailboxes.ask(thread, move |hub| {
-                    let begun = hub.enqueue_in_channel(&publish, &channel, &message);
-                    async move { hub.finish(&publish, begun.into_iter().collect()).await }
+                    let begun = hub.enqueue_in_channel(&publish, &channel, &message, successor.as_deref());
+                    async move { hub.finish(&publish, begun).await }
                 })
             };
             (0..node.threads()).map(ask).collect()
@@ -234,7 +252,7 @@ impl Hub {
             .enumerate()
             .filter(|(at, name)| !self.is_in_order(name, publish) && !groups[..*at].contains(name));
         let message = |name: &str| publish.message.publication(Some(name));
-        channels.filter_map(|(_, name)| self.enqueue_in_channel(publish, name, &message(name))).collect()
+        channels.flat_map(|(_, name)| self.enqueue_in_channel(publish, name, &message(name), None)).collect()
     }
 
     /// Returns whether subscribers of a channel get a publish from its history.
@@ -243,10 +261,17 @@ impl Hub {
         self.history_rule(channel).is_some() && (!self.node.histories.are_of_stream() || !publish.stored.is_empty())
     }
 
-    /// Puts a message into the queues of a channel's subscribers on this thread; `None` if there are none.
-    fn enqueue_in_channel(&self, publish: &Publish, channel: &str, message: &Arc<Message>) -> Option<Begun> {
+    /// Puts a message into the queues of a channel's subscribers on this thread. Those that take deltas, and have the
+    /// message before, get the delta.
+    fn enqueue_in_channel(
+        &self,
+        publish: &Publish,
+        channel: &str,
+        message: &Arc<Message>,
+        successor: Option<&Successor>,
+    ) -> Vec<Begun> {
         if self.subscriptions.get() == 0 {
-            return None;
+            return Vec::new();
         }
         let stamp = self.next_stamp();
         let place = message.place();
@@ -257,25 +282,40 @@ impl Hub {
                 self.skip(&session, channel, message);
             }
         }
-        let mut begun: Option<Begun> = None;
-        let mut enqueue = |session: &Rc<Session>, slow, is_urgent| {
-            let Begun { delivery, slowest } = begun.get_or_insert_with(|| Begun::new(self, message));
-            self.enqueue_one(session, delivery, slow, stamp, is_urgent, slowest);
+        let (mut whole, mut delta): (Option<Begun>, Option<Begun>) = (None, None);
+        let mut enqueue = |session: &Rc<Session>, slow, is_urgent, as_delta: Option<&Arc<Message>>| {
+            let begun = if as_delta.is_some() { &mut delta } else { &mut whole };
+            let begun = begun.get_or_insert_with(|| Begun::new(self, as_delta.unwrap_or(message)));
+            self.enqueue_one(session, &begun.delivery, slow, stamp, is_urgent, &mut begun.slowest)
         };
         if let Some(group) = self.groups.find(channel) {
             let is_urgent = Writer::is_small(group.subscribers());
-            group.each_subscriber(place, |session| enqueue(session, group.slow, is_urgent));
+            let has_deltas = group.has_deltas();
+            group.each_subscriber(place, |session| {
+                if !has_deltas {
+                    enqueue(session, group.slow, is_urgent, None);
+                    return;
+                }
+                let successor = successor.filter(|successor| group.has_base(session, successor.from()));
+                let as_delta = successor.and_then(|successor| successor.delta(message));
+                // One that is left out has the stamp already.
+                let is_for_it = session.stamp.get() != stamp;
+                let is_queued = enqueue(session, group.slow, is_urgent, as_delta);
+                group.note_held(session, place.filter(|_| is_queued && is_for_it));
+            });
         }
         if !self.patterns.is_empty() {
             self.patterns.each(|pattern| {
                 if channel.starts_with(&*pattern.name) {
                     let is_urgent = Writer::is_small(pattern.subscribers());
-                    pattern.each_subscriber(None, |session| enqueue(session, pattern.slow, is_urgent));
+                    pattern.each_subscriber(None, |session| {
+                        enqueue(session, pattern.slow, is_urgent, None);
+                    });
                 }
             });
         }
         self.relieve();
-        begun
+        whole.into_iter().chain(delta).collect()
     }
 
     /// Tells a subscriber the position of a message that it does not get.

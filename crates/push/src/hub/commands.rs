@@ -51,6 +51,8 @@ struct Command<'a> {
 struct Subscribe {
     channel: String,
     since: Option<Since>,
+    #[serde(default)]
+    delta: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -194,7 +196,7 @@ impl Hub {
 
     /// Subscribes a session as its connect request says. The answer is a frame.
     pub(crate) fn subscribe_at_connect(&self, session: &Rc<Session>, channel: &str, since: Option<Place>) {
-        if let Err(refused) = self.subscribe(session, None, channel, since) {
+        if let Err(refused) = self.subscribe(session, None, channel, since, false) {
             self.answer(session, &failed(None, refused));
         }
     }
@@ -238,14 +240,14 @@ impl Hub {
             let expected = "expected exactly one of subscribe, unsubscribe, publish, history, presence, token and ping";
             return Err(Refused::new("bad-command", expected));
         }
-        if let Some(Subscribe { channel, since }) = subscribe {
+        if let Some(Subscribe { channel, since, delta }) = subscribe {
             let since = since.map(|Since { epoch, offset }| Place::read(&epoch, offset).unwrap_or(NOWHERE));
             self.expect(session, Right::Subscribe, &channel)?;
             self.prepare(&channel, since).await;
             if !session.is_open() {
                 return Err(Refused::new("forbidden", "the session has ended"));
             }
-            return Ok((SUBSCRIBED, self.subscribe(session, id, &channel, since)?));
+            return Ok((SUBSCRIBED, self.subscribe(session, id, &channel, since, delta)?));
         }
         if let Some(Named { channel }) = unsubscribe {
             if !self.unsubscribe_here(session, &channel) {
@@ -272,13 +274,14 @@ impl Hub {
         Ok(("pong", json!({})))
     }
 
-    /// Subscribes a session, and sends it the answer and what it missed.
+    /// Subscribes a session, and sends it the answer and what it missed. `delta`: the client takes deltas.
     fn subscribe(
         &self,
         session: &Rc<Session>,
         id: Option<u64>,
         channel: &str,
         since: Option<Place>,
+        delta: bool,
     ) -> Result<Value, Refused> {
         self.expect(session, Right::Subscribe, channel)?;
         let most = self.plan().limits.session_channels;
@@ -290,7 +293,10 @@ impl Hub {
         let Some(subscribed) = self.subscribe_here(session, channel, since) else {
             return Err(Refused::new("already-subscribed", "the session has this subscription").of(channel));
         };
-        let answer = subscribed.to_json(channel);
+        let mut answer = subscribed.to_json(channel);
+        if delta && self.send_deltas(session, channel, &subscribed) {
+            answer["delta"] = json!(true);
+        }
         let mut frame = json!({ SUBSCRIBED: answer });
         if let Some(id) = id {
             frame["id"] = json!(id);

@@ -204,6 +204,8 @@ impl Hub {
         all
     }
 
+    /// Puts a message into a session's queue, unless the session has got this publish. Returns false if there is no
+    /// room.
     pub(super) fn enqueue_one(
         &self,
         session: &Rc<Session>,
@@ -212,14 +214,20 @@ impl Hub {
         stamp: u32,
         is_urgent: bool,
         slowest: &mut Slowest,
-    ) {
+    ) -> bool {
         if !self.writer.offer(session, delivery, slow, stamp) {
-            return slowest.full.push(Rc::clone(session));
+            slowest.full.push(Rc::clone(session));
+            return false;
         }
         if self.backlog.is_behind(session) {
             slowest.behind.push(Rc::clone(session));
         }
-        if is_urgent { self.writer.list_urgent(session) } else { self.writer.list_bulk(session) }
+        if is_urgent {
+            self.writer.list_urgent(session)
+        } else {
+            self.writer.list_bulk(session)
+        }
+        true
     }
 
     /// Offers a message again whenever there is room, until it is queued everywhere or the time is over.

@@ -20,6 +20,17 @@ pub(crate) struct Group {
     members: RefCell<Vec<Rc<Session>>>,
     /// Sessions that speak the protocol of channels: they get publications, members get the messages as they are.
     subscribers: RefCell<Vec<Subscriber>>,
+    /// Of the subscribers that take deltas: the publication that each has, by the slot of its session. `None` while
+    /// there are none, so that other groups are small.
+    deltas: RefCell<Option<Box<HashMap<u32, Option<Held>>>>>,
+}
+
+/// The publication that a subscriber has got, or will get before any later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    place: Place,
+    /// The losses of the session's queue when it was put in. If there were more since, it may be among them.
+    losses: u16,
 }
 
 /// A session that subscribes to a channel.
@@ -65,6 +76,35 @@ impl Group {
             }
             visit(session);
         }
+    }
+
+    /// Makes a subscriber one that takes deltas. `place`: where the publication stands that it has, if it has one.
+    pub(crate) fn take_deltas(&self, session: &Session, place: Option<Place>) {
+        let held = place.map(|place| Held { place, losses: session.outbox.borrow().losses() });
+        self.deltas.borrow_mut().get_or_insert_default().insert(session.location.slot, held);
+    }
+
+    /// Returns whether a subscriber takes a delta from the publication at `place`, and surely has that when the delta
+    /// arrives.
+    pub(crate) fn has_base(&self, session: &Session, place: Place) -> bool {
+        let deltas = self.deltas.borrow();
+        let held = deltas.as_ref().and_then(|deltas| deltas.get(&session.location.slot)).copied().flatten();
+        let outbox = session.outbox.borrow();
+        // A queue that drops could drop the base to make room for the delta.
+        let keeps = matches!(self.slow, SlowPolicy::Disconnect | SlowPolicy::Refuse) || outbox.is_empty();
+        keeps && held == Some(Held { place, losses: outbox.losses() })
+    }
+
+    /// Notes that a subscriber has the publication at `place` in its queue, or lacks it.
+    pub(crate) fn note_held(&self, session: &Session, place: Option<Place>) {
+        if let Some(held) = self.deltas.borrow_mut().as_mut().and_then(|all| all.get_mut(&session.location.slot)) {
+            *held = place.map(|place| Held { place, losses: session.outbox.borrow().losses() });
+        }
+    }
+
+    /// Returns whether a subscriber takes deltas.
+    pub(crate) fn has_deltas(&self) -> bool {
+        self.deltas.borrow().is_some()
     }
 
     /// Returns how many sessions it has.
@@ -165,7 +205,14 @@ impl Groups {
     pub(crate) fn unsubscribe(&self, subscription: &Subscription) {
         let Subscription { group, at, .. } = subscription;
         let mut subscribers = group.subscribers.borrow_mut();
-        subscribers.swap_remove(*at);
+        let left = subscribers.swap_remove(*at);
+        let mut deltas = group.deltas.borrow_mut();
+        if let Some(all) = deltas.as_mut() {
+            all.remove(&left.session.location.slot);
+            if all.is_empty() {
+                *deltas = None;
+            }
+        }
         if let Some(moved) = subscribers.get(*at) {
             moved.session.channels(|channels| {
                 if let Some(theirs) = channels.subscriptions.iter_mut().find(|theirs| Rc::ptr_eq(&theirs.group, group))
@@ -196,9 +243,9 @@ impl Groups {
         match by_name.get(name) {
             Some(group) => Rc::clone(group),
             None => {
-                let (members, subscribers) = Default::default();
+                let (members, subscribers, deltas) = Default::default();
                 let is_user = self.of_users;
-                let group = Rc::new(Group { name: name.into(), is_user, slow: slow(), members, subscribers });
+                let group = Rc::new(Group { name: name.into(), is_user, slow: slow(), members, subscribers, deltas });
                 by_name.insert(name.into(), Rc::clone(&group));
                 group
             }
@@ -307,6 +354,31 @@ mod tests {
         groups.unsubscribe(&take(&all[1]));
         assert_eq!(groups.len(), 0, "an empty group is not kept, also where nobody could subscribe");
         assert!(all.iter().all(|session| Rc::strong_count(session) == 1));
+    }
+
+    #[test]
+    fn a_delta_needs_its_base_in_the_queue_or_sent() {
+        let (groups, one, other) = (Groups::default(), session(0), session(1));
+        let at = |offset| Place { epoch: 7, offset };
+        for session in [&one, &other] {
+            session.speak_channels(Channels::new(Who::default()));
+            groups.subscribe(session, "a", false, Some(at(3)), SlowPolicy::default).unwrap();
+        }
+        let group = groups.find("a").unwrap();
+        assert!(!group.has_deltas());
+        group.take_deltas(&one, None);
+        assert!(group.has_deltas() && !group.has_base(&one, at(3)), "it has only the place");
+        group.note_held(&one, Some(at(4)));
+        group.note_held(&other, Some(at(4)));
+        assert_eq!(
+            [(&one, 4), (&one, 3), (&other, 4)].map(|(of, offset)| group.has_base(of, at(offset))),
+            [true, false, false]
+        );
+        group.note_held(&one, None);
+        assert!(!group.has_base(&one, at(4)), "the message found no room");
+        let taken = one.channels(|channels| channels.subscriptions.pop().unwrap()).unwrap();
+        groups.unsubscribe(&taken);
+        assert!(!group.has_deltas());
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) struct Outbox {
     untried: u32,
     /// Messages dropped since the last gap was reported.
     lost: u64,
+    /// How many messages were dropped in all, modulo 2^16.
+    losses: u16,
     /// Whether a message came under a rule that may drop older ones.
     may_drop: bool,
     /// Whether a message came that may expire.
@@ -180,6 +182,11 @@ impl Outbox {
         self.queue.back().is_some_and(|last| last.message.is_unknown_gap())
     }
 
+    /// Counts the messages that were ever dropped, modulo 2^16: while it does not change, none is dropped.
+    pub(crate) fn losses(&self) -> u16 {
+        self.losses
+    }
+
     /// Returns whether messages were dropped that no gap has reported yet.
     pub(crate) fn has_lost(&self) -> bool {
         self.lost > 0
@@ -276,6 +283,7 @@ impl Outbox {
             false
         });
         self.lost += dropped as u64;
+        self.losses = self.losses.wrapping_add(dropped as u16);
         dropped
     }
 

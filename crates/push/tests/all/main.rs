@@ -11,6 +11,7 @@ mod channels;
 mod cluster;
 mod cluster_faults;
 mod compression;
+mod deltas;
 mod drain;
 mod faults;
 mod http2;
