@@ -31,6 +31,10 @@ export interface Subscribed extends Partial<Position> {
      * the state must be read anew.
      */
     recovered?: boolean;
+    /** The channel keeps its newest value only. */
+    latest?: boolean;
+    /** The hub sends what differs from the message before. */
+    delta?: boolean;
 }
 /** The callbacks and options of a subscription. */
 export interface SubscribeOptions {
@@ -42,8 +46,10 @@ export interface SubscribeOptions {
     ended?: (error: string) => void;
     /** Recover from here. */
     since?: Position;
-    /** The channel keeps its newest value only: holes between positions mean nothing. */
+    /** The channel keeps its newest value only: holes between positions mean nothing. Hubs say so themselves. */
     latest?: boolean;
+    /** Let the hub send what differs from the message before, if the channel has that. `message` gets whole texts. */
+    delta?: boolean;
 }
 export type Transport = 'websocket' | 'sse' | 'poll';
 export type State = 'connecting' | 'connected' | 'waiting' | 'closed';

@@ -31,6 +31,10 @@ export interface Subscribed extends Partial<Position> {
    * the state must be read anew.
    */
   recovered?: boolean
+  /** The channel keeps its newest value only. */
+  latest?: boolean
+  /** The hub sends what differs from the message before. */
+  delta?: boolean
 }
 
 /** The callbacks and options of a subscription. */
@@ -43,7 +47,7 @@ export interface SubscribeOptions {
   ended?: (error: string) => void
   /** Recover from here. */
   since?: Position
-  /** The channel keeps its newest value only: holes between positions mean nothing. */
+  /** The channel keeps its newest value only: holes between positions mean nothing. Hubs say so themselves. */
   latest?: boolean
   /** Let the hub send what differs from the message before, if the channel has that. `message` gets whole texts. */
   delta?: boolean
@@ -84,7 +88,7 @@ export class PushError extends Error {
 }
 
 type Frame = Record<string, any>
-type Channel = SubscribeOptions & { place?: Position; sent?: boolean; fresh?: boolean; base?: number; text?: string }
+type Channel = SubscribeOptions & { place?: Position; sent?: boolean; asked?: boolean; named?: boolean; base?: number; text?: string }
 type Delta = { base?: number; delta?: (number | string)[] }
 
 /** A connection of some transport. */
@@ -214,7 +218,7 @@ export class Push {
       reject(new PushError('disconnected', why))
     }
     this.#waiting.clear()
-    for (const entry of this.#channels.values()) entry.sent = false
+    for (const entry of this.#channels.values()) entry.sent = entry.asked = false
   }
 
   async #connect(): Promise<void> {
@@ -332,13 +336,16 @@ export class Push {
   #enter(channel: string): void {
     const entry = this.#channels.get(channel)
     if (!entry || entry.sent || this.state !== 'connected') return
-    entry.sent = true
+    entry.sent = entry.asked = true
     const { place: since, delta } = entry
     entry.text = undefined
     this.#ask({ subscribe: { channel, since, delta } }, channel).catch((error: PushError) => {
       if (this.#channels.get(channel) !== entry || error.error === 'disconnected') return
-      entry.sent = false
-      if (/^(busy|too-fast|timeout|too-many-channels)$/.test(error.error)) {
+      entry.sent = entry.asked = false
+      // Its `unsubscribe` was refused.
+      const again = error.error === 'already-subscribed'
+      if (again) this.#link?.send({ unsubscribe: { channel } })
+      if (again || /^(busy|too-fast|timeout|too-many-channels)$/.test(error.error)) {
         setTimeout(() => this.#enter(channel), 1000 + Math.random() * 1000)
       } else {
         this.#channels.delete(channel)
@@ -386,9 +393,12 @@ export class Push {
   #subscribed(answer: Subscribed): void {
     const entry = this.#channels.get(answer.channel)
     if (!entry) return
-    entry.sent = entry.fresh = true
-    // The messages that follow begin behind the old position.
-    if (answer.epoch && !(answer.recovered && entry.place)) entry.place = { epoch: answer.epoch, offset: answer.offset! }
+    entry.sent = true
+    entry.asked = false
+    entry.latest ||= answer.latest
+    // If it has recovered, the messages that follow begin behind the old position.
+    entry.named = !!answer.epoch && !(answer.recovered && entry.place)
+    if (entry.named) entry.place = { epoch: answer.epoch!, offset: answer.offset! }
     entry.subscribed?.(answer)
   }
 
@@ -397,20 +407,21 @@ export class Push {
     const isPattern = (name: string) => name.endsWith('*') && channel.startsWith(name.slice(0, -1))
     const entry = this.#channels.get(channel)
     if (entry && epoch && offset) {
-      const { place, fresh } = entry
-      entry.fresh = false
-      if (place?.epoch === epoch && offset <= place.offset) return
-      // What comes right behind the hub's answer is what the hub has.
-      const lost = place && !entry.latest && !fresh && (place.epoch !== epoch || (prev ?? offset - 1) > place.offset)
+      const { place, named } = entry
+      entry.named = false
+      const passed = place?.epoch === epoch && offset <= place.offset
+      // The answer that names a position is followed by the newest value, which stands there or before.
+      if (passed && !(named && entry.latest)) return
+      const lost = place && !entry.latest && (place.epoch !== epoch || (prev ?? offset - 1) > place.offset)
       if (lost || (delta && (entry.text === undefined || entry.base !== base))) {
         // Something was lost on the way: begin again where it is known.
-        if (!entry.sent) return
+        if (!entry.sent || entry.asked) return
         this.#link?.send({ unsubscribe: { channel } })
         entry.sent = false
         this.#enter(channel)
         return
       }
-      entry.place = { epoch, offset }
+      if (!passed) entry.place = { epoch, offset }
       if (delta) publication.text = applied(entry.text!, delta)
       if (entry.delta) {
         entry.base = offset

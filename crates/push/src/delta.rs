@@ -8,14 +8,20 @@ use std::fmt::{Arguments, Write as _};
 use std::str::from_utf8;
 use std::sync::{Arc, OnceLock};
 
-use imara_diff::{Algorithm, Diff, InternedInput};
+use imara_diff::{Algorithm, Diff, Hunk, InternedInput};
 use oroshi_websocket::Kind;
 use serde_json::json;
 
 use crate::message::{Message, Place};
 
+/// The longest text that deltas are made of, bytes.
+const MOST_BYTES: usize = 256 * 1024;
+
+/// The bytes of a delta's frame that a whole message's lacks.
+const MORE_BYTES: usize = 32;
+
 /// The most pieces of a text that are compared with pieces of another one. The time grows with their square if the texts
-/// are made for it: 512 pieces take at most a millisecond, 65,536 take five seconds.
+/// are made for it: 512 pieces take one to three milliseconds, 65,536 take five seconds.
 const MOST_PIECES: usize = 512;
 
 /// The way from one publication of a channel to the next, for all threads.
@@ -49,17 +55,18 @@ impl Successor {
         let (Some((Kind::Text, old)), Some((Kind::Text, new))) = (self.base.payload(), next.payload()) else {
             return None;
         };
-        if next.place()?.epoch != self.from.epoch {
+        if old.len().max(new.len()) > MOST_BYTES || next.place()?.epoch != self.from.epoch {
             return None;
         }
-        let steps = steps(from_utf8(old).ok()?, from_utf8(new).ok()?);
-        // Below this, the work of the client would buy nothing.
-        (steps.len() <= new.len() / 4 * 3).then(|| next.to_delta(self.from.offset, steps)).flatten()
+        // A delta that saves less is not worth the client's work.
+        let most = new.len() / 4 * 3;
+        let steps = steps(from_utf8(old).ok()?, from_utf8(new).ok()?, most)?;
+        (steps.len() + MORE_BYTES <= most).then(|| next.to_delta(self.from.offset, steps)).flatten()
     }
 }
 
-/// Returns the steps from `old` to `new`, as JSON.
-fn steps(old: &str, new: &str) -> String {
+/// Returns the steps from `old` to `new`, as JSON; `None` if they insert more than `most` bytes.
+fn steps(old: &str, new: &str, most: usize) -> Option<String> {
     let alike = |(a, b): &(char, char)| a == b;
     let length = |(a, _): (char, char)| a.len_utf8();
     let begin: usize = old.chars().zip(new.chars()).take_while(alike).map(length).sum();
@@ -69,10 +76,15 @@ fn steps(old: &str, new: &str) -> String {
     let mut input = InternedInput::default();
     input.update_before(before.iter().copied());
     input.update_after(after.iter().copied());
+    let diff = Diff::compute(Algorithm::Histogram, &input);
+    let come = |hunk: Hunk| after[hunk.after.start as usize..hunk.after.end as usize].iter();
+    if diff.hunks().flat_map(come).map(|piece| piece.len()).sum::<usize>() > most {
+        return None;
+    }
     let mut steps = Steps::default();
     steps.copy(units(&old[..begin]));
     let mut copied = 0;
-    for hunk in Diff::compute(Algorithm::Histogram, &input).hunks() {
+    for hunk in diff.hunks() {
         let [gone, come] = [hunk.before, hunk.after].map(|of| of.start as usize..of.end as usize);
         steps.copy(before[copied..gone.start].iter().copied().map(units).sum());
         steps.pass(before[gone.clone()].iter().copied().map(units).sum());
@@ -81,7 +93,7 @@ fn steps(old: &str, new: &str) -> String {
     }
     steps.copy(before[copied..].iter().copied().map(units).sum());
     steps.copy(units(&from[from.len() - end..]));
-    steps.finish()
+    Some(steps.finish())
 }
 
 fn units(text: &str) -> usize {
@@ -122,7 +134,7 @@ fn clause(text: &str) -> usize {
     text.find([',', '\n']).map_or(text.len(), |at| at + 1)
 }
 
-/// Steps as JSON. Equal ones in a row become one.
+/// Steps as JSON. Copies in a row become one.
 #[derive(Default)]
 struct Steps {
     out: String,
@@ -211,7 +223,7 @@ mod tests {
             // A character outside of the basic plane has two units.
             ("\u{1f600} one", "\u{1f600} two", r#"[3,-3,"two"]"#),
         ] {
-            assert_eq!(steps(old, new), expected, "{old} -> {new}");
+            assert_eq!(steps(old, new, 100).unwrap(), expected, "{old} -> {new}");
             assert_eq!(apply(old, expected), new);
         }
     }
@@ -223,7 +235,7 @@ mod tests {
         ) {
             let old: String = parts.iter().filter(|(_, kind)| *kind != 1).map(|(part, _)| part.as_str()).collect();
             let new: String = parts.iter().filter(|(_, kind)| *kind != 2).map(|(part, _)| part.as_str()).collect();
-            prop_assert_eq!(apply(&old, &steps(&old, &new)), new);
+            prop_assert_eq!(apply(&old, &steps(&old, &new, usize::MAX).unwrap()), new);
         }
     }
 
@@ -235,19 +247,31 @@ mod tests {
             (0..300_000).map(|_| random.choice(['!', '?']).unwrap()).collect::<String>()
         };
         let (old, new) = (format!("same{}same", hostile(1)), format!("same{}same", hostile(2)));
-        let found = steps(&old, &new);
+        let found = steps(&old, &new, usize::MAX).unwrap();
         assert_eq!(apply(&old, &found), new);
+        assert_eq!(steps(&old, &new, 200_000), None);
         assert!(found.matches(',').count() < 10, "one piece replaces the other");
-        let list = |of: usize| (0..400).map(|at| format!("{at} {} a,", if at % 100 == of { "x y" } else { "y" }));
+        let list = |of: usize| (0..400).map(move |at| format!("{at} {} a,", if at % 100 == of { "x y" } else { "y" }));
         let (old, new): (String, String) = (list(7).collect(), list(8).collect());
-        let found = steps(&old, &new);
+        let found = steps(&old, &new, 1000).unwrap();
         assert_eq!(apply(&old, &found), new);
         assert!(found.len() < 200 && pieces(&old, word).is_none(), "{found}");
     }
 
+    /// Few words that come often are compared by another algorithm.
+    #[test]
+    fn texts_of_two_words_in_any_order() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for lengths in [(500, 500), (500, 250), (100, 500), (300, 1)] {
+            let mut text = |length| (0..length).map(|_| random.choice(['!', '?']).unwrap()).collect::<String>();
+            let (old, new) = (text(lengths.0), text(lengths.1));
+            assert_eq!(apply(&old, &steps(&old, &new, usize::MAX).unwrap()), new);
+        }
+    }
+
     #[test]
     fn a_delta_is_made_once_and_only_where_it_is_shorter() {
-        let long = "a value with many words that stay, and one that changes: ";
+        let long = "a value with many words that stay, so that less than its half is sent, and one that changes: ";
         let (old, new) = (publication(&format!("{long}1"), 4), publication(&format!("{long}2"), 5));
         let successor = Successor::new(Arc::new(old)).unwrap();
         let delta = successor.delta(&new).unwrap();

@@ -76,6 +76,11 @@ pattern = "delta"
 subscribe = "anyone"
 delta = true
 [[group]]
+pattern = "price"
+subscribe = "anyone"
+delta = true
+latest = true
+[[group]]
 pattern = "*"
 subscribe = "anyone"
 subscribe-patterns = true
@@ -293,6 +298,7 @@ fn a_client_builds_whole_texts_from_deltas() {
     let hub = Hub::start("");
     let text =
         |number: u32| format!("{number} of many, \u{1f600} and what never changes in a long text: \u{e9} {number}");
+    hub.publish_to("price", &text(9));
     for transport in ["sse", "poll"] {
         let mut client = Node::start(
             &json!({ "url": hub.url("/connect"), "transports": [transport], "secret": SECRET, "lifetime": 3600 }),
@@ -316,8 +322,19 @@ fn a_client_builds_whole_texts_from_deltas() {
             sent.push(text(5));
             assert_eq!(client.next("subscribed")["recovered"], true);
         }
+        assert_eq!(client.texts(), [text(5)]);
+        // The newest value comes behind the answer, and a delta follows it without another subscription.
+        client.send(&json!({ "subscribe": "price", "options": { "delta": true } }));
+        assert_eq!(client.next("subscribed")["latest"], true);
+        assert_eq!(client.texts(), [text(9)]);
+        for number in [8, 9] {
+            hub.publish_to("price", &text(number));
+            assert_eq!(client.texts(), [text(number)]);
+        }
         client.send(&json!({ "close": true }));
         client.until("closed");
+        let of_price = |line: &&Value| line["subscribed"]["channel"] == "price";
+        assert_eq!(client.seen.iter().filter(of_price).count(), 1, "{:?}", client.seen);
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Subscribed {
     /// The position in a channel with history.
     pub(super) place: Option<Place>,
     pub(super) recovered: Option<bool>,
+    /// Whether the channel keeps its newest value only.
+    is_latest: bool,
     messages: Vec<Arc<Message>>,
 }
 
@@ -46,6 +48,9 @@ impl Subscribed {
         }
         if let Some(recovered) = self.recovered {
             answer["recovered"] = json!(recovered);
+        }
+        if self.is_latest {
+            answer["latest"] = json!(true);
         }
         answer
     }
@@ -77,7 +82,7 @@ impl Hub {
                     subscribe(Some(recovery.place)).then(|| {
                         // This one is the last.
                         session.channels(|channels| channels.subscriptions.last_mut().map(|one| one.is_counted = true));
-                        self.fitting(session, recovery)
+                        Subscribed { is_latest: rule.latest, ..self.fitting(session, recovery) }
                     })
                 })?
             }
@@ -292,14 +297,14 @@ impl Hub {
             let is_urgent = Writer::is_small(group.subscribers());
             let has_deltas = group.has_deltas();
             group.each_subscriber(place, |session| {
-                if !has_deltas {
+                if !has_deltas || !group.takes_deltas(session) {
                     enqueue(session, group.slow, is_urgent, None);
                     return;
                 }
-                let successor = successor.filter(|successor| group.has_base(session, successor.from()));
-                let as_delta = successor.and_then(|successor| successor.delta(message));
                 // One that is left out has the stamp already.
                 let is_for_it = session.stamp.get() != stamp;
+                let has_base = |successor: &&Successor| is_for_it && group.has_base(session, successor.from());
+                let as_delta = successor.filter(has_base).and_then(|successor| successor.delta(message));
                 let is_queued = enqueue(session, group.slow, is_urgent, as_delta);
                 group.note_held(session, place.filter(|_| is_queued && is_for_it));
             });
@@ -343,11 +348,14 @@ impl Hub {
         let fits = outbox.bytes() + bytes <= limits.session_queue_bytes / 2
             && outbox.len() + messages.len() <= limits.session_queue_messages / 2
             && self.node.queued_bytes() + bytes <= limits.total_queue_bytes;
-        let is_alone = messages.len() <= 1 && outbox.bytes() + bytes <= limits.session_queue_bytes / 10 * 9;
+        let is_alone = messages.len() <= 1
+            && outbox.bytes() + bytes <= limits.session_queue_bytes / 10 * 9
+            && outbox.len() + messages.len() <= limits.session_queue_messages / 10 * 9;
+        let place = Some(place);
         if fits || is_alone {
-            return Subscribed { place: Some(place), recovered, messages };
+            return Subscribed { place, recovered, messages, ..Subscribed::default() };
         }
-        Subscribed { place: Some(place), recovered: recovered.map(|_| false), messages: Vec::new() }
+        Subscribed { place, recovered: recovered.map(|_| false), ..Subscribed::default() }
     }
 
     fn count_subscriptions(&self, more: isize) {

@@ -1,8 +1,10 @@
 //! Publishing: from a message and its targets to the receipt.
 
+use std::mem::take;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::link::Link;
@@ -136,14 +138,17 @@ impl Hub {
     }
 
     /// Waits for sessions that are full or behind, and for what the publisher waits for.
-    pub(super) async fn finish(&self, publish: &Publish, begun: Vec<Begun>) -> Part {
+    pub(super) async fn finish(&self, publish: &Publish, mut begun: Vec<Begun>) -> Part {
         let until = Instant::now() + publish.deadline;
         let mut part = Part::default();
-        for Begun { delivery, slowest: Slowest { full, behind } } in begun {
-            if !full.is_empty() {
-                part.refused.extend(self.retry_full(full, &delivery, until).await);
-            }
-            self.hold_back(behind, publish.message.len(), until).await;
+        // The forms of a message wait side by side: none is late because of another one's sessions.
+        let all_full = begun.iter_mut().map(|one| (take(&mut one.slowest.full), &one.delivery));
+        let retried = all_full.filter(|(full, _)| !full.is_empty());
+        let retried = join_all(retried.map(|(full, delivery)| self.retry_full(full, delivery, until)));
+        part.refused.extend(retried.await.into_iter().flatten());
+        let behind = begun.iter_mut().flat_map(|one| take(&mut one.slowest.behind)).collect();
+        self.hold_back(behind, publish.message.len(), until).await;
+        for Begun { delivery, .. } in begun {
             if publish.wait != ReceiptWait::Queued {
                 // A first try is soon over; only `ReceiptWait::Written` depends on readers.
                 let _ = timeout_at(until, delivery.wait(publish.wait)).await;

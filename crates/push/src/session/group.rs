@@ -84,8 +84,15 @@ impl Group {
         self.deltas.borrow_mut().get_or_insert_default().insert(session.location.slot, held);
     }
 
-    /// Returns whether a subscriber takes a delta from the publication at `place`, and surely has that when the delta
-    /// arrives.
+    /// Returns whether a subscriber takes deltas.
+    pub(crate) fn takes_deltas(&self, session: &Session) -> bool {
+        self.deltas.borrow().as_ref().is_some_and(|deltas| deltas.contains_key(&session.location.slot))
+    }
+
+    /// Returns whether a subscriber that takes deltas has the publication at `place` when a delta from it arrives.
+    ///
+    /// Only a later message of another group with a rule that drops could still take it from the queue. The client then
+    /// sees that it lacks the delta's base.
     pub(crate) fn has_base(&self, session: &Session, place: Place) -> bool {
         let deltas = self.deltas.borrow();
         let held = deltas.as_ref().and_then(|deltas| deltas.get(&session.location.slot)).copied().flatten();
@@ -102,7 +109,7 @@ impl Group {
         }
     }
 
-    /// Returns whether a subscriber takes deltas.
+    /// Returns whether any subscriber takes deltas.
     pub(crate) fn has_deltas(&self) -> bool {
         self.deltas.borrow().is_some()
     }
@@ -211,6 +218,8 @@ impl Groups {
             all.remove(&left.session.location.slot);
             if all.is_empty() {
                 *deltas = None;
+            } else if all.capacity() > 64 && all.len() < all.capacity() / 4 {
+                all.shrink_to_fit();
             }
         }
         if let Some(moved) = subscribers.get(*at) {
@@ -368,6 +377,7 @@ mod tests {
         assert!(!group.has_deltas());
         group.take_deltas(&one, None);
         assert!(group.has_deltas() && !group.has_base(&one, at(3)), "it has only the place");
+        assert!(group.takes_deltas(&one) && !group.takes_deltas(&other));
         group.note_held(&one, Some(at(4)));
         group.note_held(&other, Some(at(4)));
         assert_eq!(
