@@ -50,7 +50,8 @@ def answer(path, query, cookie, body)
     return [303, { "Location" => "/?#{query}" }, ""] unless name.match?(/\A[\p{L}\p{N} ]{1,30}\z/)
 
     user = ERB::Util.url_encode(name)
-    [303, { "Location" => "/?#{query}", "Set-Cookie" => "chat=#{user}.#{sign(user)}; HttpOnly; SameSite=Lax; Path=/" }, ""]
+    cookie = "chat=#{user}.#{sign(user)}; HttpOnly; SameSite=Lax; Path=/"
+    [303, { "Location" => "/?#{query}", "Set-Cookie" => cookie }, ""]
   when "/connect" # The hub asks: may this client connect, and who is it? It passes the cookie on.
     user = user(cookie) or return [403, {}, "log in first"]
     [200, { "X-Kuiperbelt-Session" => SecureRandom.hex(16), "X-Oroshi-User" => user }, ""]

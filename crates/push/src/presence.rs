@@ -4,8 +4,8 @@
 //! rule has `presence-events` can be watched, and only watched ones stand here: other channels cost nothing.
 //!
 //! **Which nodes tell each other what.** A node asks the others for the channels that its own clients watch, and each
-//! of them answers with its subscribers, then with their changes. The alternative, to announce each change to all nodes,
-//! costs messages for channels that nobody watches, and needs the same answer for a node that begins to watch.
+//! of them answers with its subscribers, then with their changes. The alternative is to announce each change to all
+//! nodes. It costs messages for channels that nobody watches, and a node that begins to watch needs the same answer.
 //!
 //! **Why list and events fit together.**
 //! - A channel is locked while one of its subscribers comes or goes, and while a client that begins to watch gets the
@@ -13,8 +13,8 @@
 //!   either in the list or after it.
 //! - A thread may still have events before it that are in the list already. Each event has a number, and the list has
 //!   the number of the last event in it: the thread passes over events up to that number.
-//! - The sessions of this node are gathered when the first client watches. From then on each thread reports its changes.
-//!   A thread reports its subscribers in one turn, so they and the changes before and after that turn agree.
+//! - The sessions of this node are gathered when the first client watches. From then on each thread reports changes. A
+//!   thread reports its subscribers in one turn, so they and the changes before and after that turn agree.
 //! - What another node tells is numbered (`cluster`). After a loss, its whole list comes again. The difference to what
 //!   is known becomes events, so watchers never hear of a client that leaves and had not come.
 //! - A node's subscribers count as long as the node is heard. After [`LEASE_MS`] of silence they have left. If the node
@@ -151,7 +151,7 @@ impl Presences {
 
     /// Ends a [`hold`](Self::hold).
     pub(crate) fn release(&self, channel: &str, out: &dyn Fn(Output<'_>)) {
-        self.change(channel, out, |watched, context| watched.release(context));
+        self.change(channel, out, Watched::release);
     }
 
     /// Waits until a channel that is held has the answers of all threads and of the nodes that were asked.
@@ -163,7 +163,8 @@ impl Presences {
         }
     }
 
-    /// Adds a watcher of a thread, and returns what it must know. It holds the channel until [`unwatch`](Self::unwatch).
+    /// Adds a watcher of a thread, and returns what it must know. It holds the channel until
+    /// [`unwatch`](Self::unwatch).
     pub(crate) fn watch(&self, channel: &Arc<str>, thread: u16, asks: bool, out: &dyn Fn(Output<'_>)) -> Snapshot {
         self.create(channel, out, |watched, context| {
             watched.hold(asks, context);

@@ -200,8 +200,8 @@ pub(super) struct PartialReceipt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum DecodeError {
     #[error(
-        "another node speaks version {0} of the protocol, this one version {PRESENCE_VERSION}: run one version of oroshi \
-         on all"
+        "another node speaks version {0} of the protocol, this one version {PRESENCE_VERSION}: run one version of \
+         oroshi on all"
     )]
     Version(u8),
     #[error("a message from NATS is not from a node ({0}): check that nothing else uses the cluster's name")]

@@ -1,4 +1,4 @@
-//! Events of clients that come and go in a channel: who watches on this thread, and what the node's presences ask of it.
+//! Events of clients that come and go in a channel: who watches on this thread, and what the node's presences ask.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::cluster::link::Link;
 use crate::hub::Hub;
 use crate::mailboxes::Mailboxes;
 use crate::message::Message;
@@ -172,6 +173,6 @@ impl Hub {
     }
 
     fn asks_others(&self) -> bool {
-        self.node.link.as_ref().is_some_and(|link| link.reaches_others())
+        self.node.link.as_ref().is_some_and(Link::reaches_others)
     }
 }

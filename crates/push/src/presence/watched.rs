@@ -237,7 +237,8 @@ impl Watched {
             }
             Part::Joined(member) => match self.others.get_mut(&node) {
                 Some(Known::List(members)) => {
-                    if members.insert(member.client, member.user.clone()).is_none() {
+                    let is_new = members.insert(member.client, member.user.clone()).is_none();
+                    if is_new {
                         self.tell("joined", &member, context);
                     }
                 }
