@@ -1,78 +1,71 @@
-# Chat rooms over oroshi push: the page, the backend, and the hub that both stand on.
+# Chat rooms over oroshi push: the page, the login, and the hub that both stand on.
 #
-#     ruby examples/push-chat/chat.rb [PAGE-PORT [HUB-PORT [ADMIN-PORT]]]
+#     ruby examples/push-chat/chat.rb [PAGE-PORT [HUB-PORT]]
 #
 # It runs target/release/oroshi, or the one on the PATH; OROSHI names another.
 
 require "cgi"
-require "json"
-require "net/http"
+require "erb"
+require "openssl"
 require "securerandom"
 require "socket"
 require "tempfile"
 
-PAGE, HUB, ADMIN = [8080, 9180, 9181].zip(ARGV).map { |usual, given| Integer(given || usual) }
+PAGE, HUB = [8080, 9180].zip(ARGV).map { |usual, given| Integer(given || usual) }
+CLIENT = File.expand_path("../../clients/js/dist/index.js", __dir__)
 
-# What whoever publishes has to show: other programs of this machine reach the hub's port, too. The hub has it from the environment.
-TOKEN = ENV["PUSH_TOKEN"] ||= SecureRandom.hex(32)
+# Signs the cookies of a run.
+SECRET = SecureRandom.hex(32)
 
-# What the hub is told; docs/push.md has every key.
+# The configuration of the hub; docs/push.md has every key.
 CONFIG = <<~TOML
   origins = "same-hostname"        # pages of other hosts may not connect
 
   [listen]
-  public = ["127.0.0.1:#{HUB}"]    # for browsers
-  admin = ["127.0.0.1:#{ADMIN}"]   # for this program
-
-  [auth]
-  token-env = "PUSH_TOKEN"
+  public = ["127.0.0.1:#{HUB}"]
 
   [callbacks]
   connect = "http://127.0.0.1:#{PAGE}/connect"
-  establish = "http://127.0.0.1:#{PAGE}/establish"
-  receive = "http://127.0.0.1:#{PAGE}/receive"
-  close = "http://127.0.0.1:#{PAGE}/close"
 
   [[group]]
   pattern = "room:*"
   slow = "drop-oldest"             # who is too slow misses some, and is told how many
+  subscribe = "users"
+  publish = "users"
+  see-history = "users"
+  see-presence = "users"
+  presence-events = true           # who comes and goes
+  history-messages = 50
+  history-time = "1h"
 TOML
 
-# The backend. It remembers nobody: a session's key is ROOM/NAME/RANDOM, and its room is a group.
-
-def answer(path, query, headers, body)
-  session = headers["x-kuiperbelt-session"]
+def answer(path, query, cookie, body)
   case path
   when "/"
-    page = File.read("#{__dir__}/index.html").sub("HUB_PORT", HUB.to_s)
-    return [200, { "Content-Type" => "text/html; charset=utf-8" }, page]
-  when "/connect" # May this client come in, and as whom?
-    room, name = %w[room name].map { |field| CGI.escape(query[field].first.to_s[0, 40]) }
-    return [403, {}, "a room and a name are needed"] if room.empty? || name.empty?
+    page = File.read("#{__dir__}/#{user(cookie) ? "room" : "login"}.html").sub("HUB_PORT", HUB.to_s)
+    [200, { "Content-Type" => "text/html; charset=utf-8" }, page]
+  when "/client.js" then [200, { "Content-Type" => "text/javascript" }, File.read(CLIENT)]
+  when "/login" # Put your login here: this one lets anybody have any name.
+    name = CGI.parse(body)["name"].first.to_s.strip
+    return [303, { "Location" => "/?#{query}" }, ""] unless name.match?(/\A[\p{L}\p{N} ]{1,30}\z/)
 
-    return [200, { "X-Kuiperbelt-Session" => "#{room}/#{name}/#{SecureRandom.hex(8)}", "X-Oroshi-Groups" => "room:#{room}" }, ""]
-  when "/establish" then publish(session, event: "has come")
-  when "/close" then publish(session, event: "has gone")
-  when "/receive" # The hub tries again what fails. A message keeps its id then, and pages show it once.
-    published = publish(session, text: body, id: headers["x-oroshi-message"])
-    return [503, {}, ""] unless published
-  else return [404, {}, "there is nothing here"]
+    user = ERB::Util.url_encode(name)
+    cookie = "chat=#{user}.#{sign(user)}; HttpOnly; SameSite=Lax; Path=/"
+    [303, { "Location" => "/?#{query}", "Set-Cookie" => cookie }, ""]
+  when "/connect" # The hub asks: may this client connect, and who is it? It passes the cookie on.
+    user = user(cookie) or return [403, {}, "log in first"]
+    [200, { "X-Kuiperbelt-Session" => SecureRandom.hex(16), "X-Oroshi-User" => user }, ""]
+  else [404, {}, "there is nothing here"]
   end
-  [200, {}, ""]
 end
 
-# Publishes to the room of a session, and prints the receipt: what became of it. False if the hub did not take it.
-def publish(session, **message)
-  room, name = session.split("/")
-  envelope = { groups: ["room:#{room}"], json: { name: CGI.unescape(name), **message } }
-  fields = { "Content-Type" => "application/json", "Authorization" => "Bearer #{TOKEN}" }
-  receipt = Net::HTTP.post(URI("http://127.0.0.1:#{ADMIN}/publish"), envelope.to_json, fields)
-  puts receipt.body
-  receipt.code == "200"
-rescue SystemCallError => e # While the hub ends it takes no more.
-  warn "not published: #{e.message}"
-  false
+# Returns the user of a cookie, if this program has signed it.
+def user(cookie)
+  user, signature = cookie.to_s[/(?:\A|; )chat=([^;]*)/, 1].to_s.split(".", 2)
+  user if signature && OpenSSL.secure_compare(sign(user), signature)
 end
+
+def sign(user) = OpenSSL::HMAC.hexdigest("SHA256", SECRET, user)
 
 # HTTP, as much of it as the hub and a browser need here: one request for each connection.
 def serve(client)
@@ -81,7 +74,7 @@ def serve(client)
   headers = lines.to_h { |line| line.split(/:\s*/, 2) }.transform_keys(&:downcase)
   body = client.read(headers["content-length"].to_i).force_encoding("UTF-8")
   path, query = target.split("?", 2)
-  status, fields, text = answer(path, CGI.parse(query.to_s), headers, body)
+  status, fields, text = answer(path, query, headers["cookie"], body)
   fields = { "Content-Length" => text.bytesize, "Connection" => "close", **fields }
   client.write("HTTP/1.1 #{status} \r\n", fields.map { |field| "#{field.join(': ')}\r\n" }.join, "\r\n", text)
 ensure
@@ -99,7 +92,7 @@ Tempfile.create(["push-chat", ".toml"]) do |file|
   trap("TERM") { Process.kill("TERM", hub) }
   trap("INT") {} # The terminal tells the hub, too; told twice, it would not take its time.
   Thread.new { loop { Thread.new(server.accept) { |client| serve(client) } } }
-  puts "open http://127.0.0.1:#{PAGE}/?room=lobby in two windows"
+  puts "open http://127.0.0.1:#{PAGE}/?room=lobby and http://localhost:#{PAGE}/?room=lobby, and log in with two names"
   Process.wait(hub)
 end
 exit($?.exitstatus || 1)

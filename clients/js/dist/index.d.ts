@@ -7,15 +7,24 @@ export interface Position {
     epoch: string;
     offset: number;
 }
+/** A client as others see it. */
+export interface Member {
+    client: string;
+    user?: string;
+}
+/** Who subscribes to a channel. */
+export interface Present {
+    /** How many clients. */
+    clients: number;
+    /** The clients; absent if too many are there, or come and go: then the number alone is told. */
+    list?: Member[];
+}
 /** A message of a channel, or to this session, its user or everybody. */
 export interface Publication extends Partial<Position> {
     /** Absent unless it was published to a channel. */
     channel?: string;
     /** The client that published it; absent if the backend did. */
-    from?: {
-        client: string;
-        user?: string;
-    };
+    from?: Member;
     /** The message as text; JSON too. */
     text?: string;
     /** The message as base64, if it is bytes. */
@@ -35,6 +44,8 @@ export interface Subscribed extends Partial<Position> {
     latest?: boolean;
     /** The hub sends what differs from the message before. */
     delta?: boolean;
+    /** Only if the subscription asks for it: who subscribes, this client included. */
+    presence?: Present;
 }
 /** The callbacks and options of a subscription. */
 export interface SubscribeOptions {
@@ -50,6 +61,14 @@ export interface SubscribeOptions {
     latest?: boolean;
     /** Let the hub send what differs from the message before, if the channel has that. `message` gets whole texts. */
     delta?: boolean;
+    /** Be told who comes and goes. The rule of the channel must have `presence-events`. */
+    presence?: boolean;
+    /** Called with who is there, in place of all that was told before: at first, after each reconnection, and later. */
+    clients?: (present: Present) => void;
+    /** Called with another client that has come. */
+    joined?: (member: Member) => void;
+    /** Called with another client that has gone. */
+    left?: (member: Member) => void;
 }
 export type Transport = 'websocket' | 'sse' | 'poll';
 export type State = 'connecting' | 'connected' | 'waiting' | 'closed';
@@ -99,10 +118,7 @@ export declare class Push {
     /** Returns who subscribes to a channel: how many, and at most 1,000 of them. */
     presence(channel: string): Promise<{
         clients: number;
-        list: {
-            client: string;
-            user?: string;
-        }[];
+        list: Member[];
     }>;
     /** Returns the newest messages of a channel, oldest first. */
     history(channel: string, limit?: number): Promise<Partial<Position> & {

@@ -9,12 +9,26 @@ export interface Position {
   offset: number
 }
 
+/** A client as others see it. */
+export interface Member {
+  client: string
+  user?: string
+}
+
+/** Who subscribes to a channel. */
+export interface Present {
+  /** How many clients. */
+  clients: number
+  /** The clients; absent if too many are there, or come and go: then the number alone is told. */
+  list?: Member[]
+}
+
 /** A message of a channel, or to this session, its user or everybody. */
 export interface Publication extends Partial<Position> {
   /** Absent unless it was published to a channel. */
   channel?: string
   /** The client that published it; absent if the backend did. */
-  from?: { client: string; user?: string }
+  from?: Member
   /** The message as text; JSON too. */
   text?: string
   /** The message as base64, if it is bytes. */
@@ -35,6 +49,8 @@ export interface Subscribed extends Partial<Position> {
   latest?: boolean
   /** The hub sends what differs from the message before. */
   delta?: boolean
+  /** Only if the subscription asks for it: who subscribes, this client included. */
+  presence?: Present
 }
 
 /** The callbacks and options of a subscription. */
@@ -51,6 +67,14 @@ export interface SubscribeOptions {
   latest?: boolean
   /** Let the hub send what differs from the message before, if the channel has that. `message` gets whole texts. */
   delta?: boolean
+  /** Be told who comes and goes. The rule of the channel must have `presence-events`. */
+  presence?: boolean
+  /** Called with who is there, in place of all that was told before: at first, after each reconnection, and later. */
+  clients?: (present: Present) => void
+  /** Called with another client that has come. */
+  joined?: (member: Member) => void
+  /** Called with another client that has gone. */
+  left?: (member: Member) => void
 }
 
 export type Transport = 'websocket' | 'sse' | 'poll'
@@ -184,7 +208,7 @@ export class Push {
   }
 
   /** Returns who subscribes to a channel: how many, and at most 1,000 of them. */
-  presence(channel: string): Promise<{ clients: number; list: { client: string; user?: string }[] }> {
+  presence(channel: string): Promise<{ clients: number; list: Member[] }> {
     return this.#ask({ presence: { channel } })
   }
 
@@ -337,9 +361,9 @@ export class Push {
     const entry = this.#channels.get(channel)
     if (!entry || entry.sent || this.state !== 'connected') return
     entry.sent = entry.asked = true
-    const { place: since, delta } = entry
+    const { place: since, delta, presence } = entry
     entry.text = undefined
-    this.#ask({ subscribe: { channel, since, delta } }, channel).catch((error: PushError) => {
+    this.#ask({ subscribe: { channel, since, delta, presence } }, channel).catch((error: PushError) => {
       if (this.#channels.get(channel) !== entry || error.error === 'disconnected') return
       entry.sent = entry.asked = false
       // Its `unsubscribe` was refused.
@@ -383,6 +407,11 @@ export class Push {
       entry?.ended?.(frame.unsubscribed)
     } else if ('gap' in frame) {
       this.#options.gap?.(frame.gap)
+    } else if (frame.joined || frame.left || 'clients' in frame) {
+      const entry = this.#channels.get(frame.channel)
+      if (frame.joined) entry?.joined?.(frame.joined)
+      else if (frame.left) entry?.left?.(frame.left)
+      else entry?.clients?.(frame as Present)
     } else if (frame.channel) {
       this.#publication(frame as Publication & Delta & { channel: string })
     } else if ('text' in frame || 'base64' in frame) {
@@ -400,6 +429,7 @@ export class Push {
     entry.named = !!answer.epoch && !(answer.recovered && entry.place)
     if (entry.named) entry.place = { epoch: answer.epoch!, offset: answer.offset! }
     entry.subscribed?.(answer)
+    if (answer.presence) entry.clients?.(answer.presence)
   }
 
   #publication({ base, delta, ...publication }: Publication & Delta & { channel: string }): void {

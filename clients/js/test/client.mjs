@@ -37,6 +37,9 @@ for await (const line of createInterface({ input: process.stdin })) {
       message: ({ channel, text, base64, offset }) => print({ channel, text, base64, offset }),
       subscribed: (subscribed) => print({ subscribed }),
       ended: (ended) => print({ ended }),
+      clients: ({ clients, list }) => print({ clients, list }),
+      joined: (joined) => print({ joined }),
+      left: (left) => print({ left }),
     })
   }
   if (unsubscribe) push.unsubscribe(unsubscribe)

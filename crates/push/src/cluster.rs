@@ -12,8 +12,9 @@
 //! - `nats` is the thread that holds the connection. `serve` does what other nodes ask for; it uses the hub.
 //! - `stream`, a part of `nats`, keeps the histories of channels in JetStream.
 //! - `wire` has the messages between nodes as bytes; `peers` decides which nodes are there and which requests are
-//!   valid. Neither does I/O. `address` reads the addresses of NATS servers.
+//!   valid; `feeds` notices what was lost of what other nodes tell about the subscribers of channels. None does I/O.
 
+mod feeds;
 pub(crate) mod link;
 pub(crate) mod nats;
 mod peers;

@@ -2,8 +2,8 @@
 //!
 //! `http` and `cluster` see the hub through [`Hub`] alone. Its methods are split by topic: `opening` and `connection`
 //! serve a session, `fan_out` publishes, `control` finds and changes single sessions wherever they live, `polling`
-//! answers polls, `pressure` slows publishers and frees memory, `missed` reports lost messages of other nodes, `sweep`
-//! checks time limits, `drain` ends the hub. None of them is imported here.
+//! answers polls, `pressure` slows publishers and frees memory, `missed` reports lost messages of other nodes,
+//! `presence` tells clients who comes and goes, `sweep` checks time limits, `drain` ends the hub.
 
 mod admission;
 mod channels;
@@ -16,6 +16,7 @@ pub(crate) mod lists;
 pub(crate) mod missed;
 pub(crate) mod opening;
 mod polling;
+pub(crate) mod presence;
 mod pressure;
 mod sweep;
 
@@ -69,6 +70,8 @@ pub(crate) struct Hub {
     patterns: Groups,
     /// How many subscriptions the sessions of this thread have.
     subscriptions: Cell<usize>,
+    /// The sessions that are told who comes and goes in a channel.
+    watchers: RefCell<presence::Watchers>,
     sessions: RefCell<Slab<Rc<Session>>>,
     generation: Cell<u32>,
     /// The number of the last publish on this thread.
@@ -109,6 +112,7 @@ impl Hub {
             users: Groups::of_users(),
             patterns: Groups::default(),
             subscriptions: Cell::new(0),
+            watchers: RefCell::default(),
             sessions: RefCell::default(),
             generation: Cell::new(0),
             stamp: Cell::new(0),

@@ -28,10 +28,11 @@
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
 //!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
 //!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.
-//! 3. What threads share. `history`: the numbered messages of channels. `identity`: the keys that verify tokens.
-//!    `idempotency`: publishes that come again. `arrivals`: messages from JetStream that await their receipt. `node`:
-//!    the plan, the directory, the load of each thread, the link to other nodes (`cluster::link` and `cluster::wire`,
-//!    which know no hub). `mailboxes`: work from thread to thread, by closures, so that it need not know the hub.
+//! 3. What threads share. `history`: the numbered messages of channels. `presence`: who subscribes to channels that
+//!    clients watch. `identity`: the keys that verify tokens. `idempotency`: publishes that come again. `arrivals`:
+//!    messages from JetStream that await their receipt. `node`: the plan, the directory, the load of each thread, the
+//!    link to other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work from thread to
+//!    thread, by closures, so that it need not know the hub.
 //! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
 //!    sockets).
 //! 5. The hub of a thread. `callbacks`, `counts`, then `hub`: the only way in for the next layer. The files in `hub/`
@@ -57,6 +58,7 @@ mod mailboxes;
 mod message;
 mod node;
 mod plan;
+mod presence;
 mod publish;
 mod rates;
 mod rights;

@@ -13,6 +13,7 @@ use crate::history::Histories;
 use crate::idempotency::Idempotency;
 use crate::identity::Verifier;
 use crate::plan::Plan;
+use crate::presence::Presences;
 use crate::rates::Rates;
 use crate::session::directory::Directory;
 
@@ -23,6 +24,8 @@ pub(crate) struct Node {
     pub(crate) directory: Directory,
     /// The histories of channels that have one.
     pub(crate) histories: Histories,
+    /// Who subscribes to the channels that somebody watches.
+    pub(crate) presences: Presences,
     /// Messages from JetStream that await their receipt.
     pub(crate) arrivals: Arrivals,
     /// Checks clients' tokens, if the hub takes any.
@@ -68,6 +71,7 @@ impl Node {
             sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             histories: Histories::new(plan.limits.history_bytes, is_of_stream),
+            presences: Presences::new(plan.threads),
             arrivals: Arrivals::default(),
             idempotency: Arc::default(),
             rates: Rates::new(&plan.limits),
@@ -81,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Returns the time since the node began, milliseconds: the clock of the histories.
+    /// Returns the time since the node began, milliseconds: the clock of the histories and presences.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

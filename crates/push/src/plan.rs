@@ -108,6 +108,12 @@ impl Plan {
         self.groups.iter().find(|rule| rule.fits(group))
     }
 
+    /// Returns whether a rule lets clients be told who comes and goes.
+    #[must_use]
+    pub fn has_presence_events(&self) -> bool {
+        self.groups.iter().any(|rule| rule.presence_events)
+    }
+
     /// Returns whether clients may speak the protocol of channels.
     #[must_use]
     pub fn has_channels(&self) -> bool {
@@ -402,6 +408,8 @@ pub struct GroupRule {
     pub history: Access,
     /// The clients that may see who subscribes.
     pub presence: Access,
+    /// Whether these may also be told when a client comes or goes.
+    pub presence_events: bool,
     /// The history that is kept, if any.
     pub keeps: Option<HistoryRule>,
 }

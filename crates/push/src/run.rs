@@ -164,6 +164,10 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
             }
         });
     }
+    if hub.thread == 0 && hub.plan().has_presence_events() {
+        let mine = Rc::clone(&hub);
+        tasks.spawn_local(async move { mine.keep_presences().await });
+    }
 
     let mut serving = tokio::task::JoinSet::new();
     for ServerStart { serves, capacity, sockets, .. } in servers {

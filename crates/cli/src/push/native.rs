@@ -208,6 +208,7 @@ fn channel(table: &Table<'_>, rule: &mut GroupRule) {
     table.set("publish", &mut rule.publish, access);
     table.set("see-history", &mut rule.history, access);
     table.set("see-presence", &mut rule.presence, access);
+    table.set("presence-events", &mut rule.presence_events, switch);
     let mut keeps = HistoryRule::default();
     table.set("history-messages", &mut keeps.messages, number);
     table.set("history-bytes", &mut keeps.bytes, number);

@@ -128,6 +128,7 @@ fn channel(out: &mut Toml, rule: &GroupRule) {
     out.text("publish", access(rule.publish));
     out.text("see-history", access(rule.history));
     out.text("see-presence", access(rule.presence));
+    out.bare("presence-events", rule.presence_events);
     match rule.keeps {
         Some(HistoryRule { messages, bytes, time, latest, delta }) => {
             out.bare("history-messages", messages);

@@ -87,6 +87,7 @@ subscribe-patterns = true
 publish = "users"
 see-history = "anyone"
 see-presence = "anyone"
+presence-events = true
 history-messages = 1000
 "#,
             port.address()
@@ -336,6 +337,51 @@ fn a_client_builds_whole_texts_from_deltas() {
         let of_price = |line: &&Value| line["subscribed"]["channel"] == "price";
         assert_eq!(client.seen.iter().filter(of_price).count(), 1, "{:?}", client.seen);
     }
+}
+
+/// A client is told who is there, who comes and who goes, and all of it anew after a reconnection.
+fn sees_who_comes_and_goes(test: &str, transport: &str) {
+    if need(test, "node").is_none() {
+        return;
+    }
+    let mut hub = Hub::start("");
+    let start = |transport: &str| {
+        Node::start(&json!({
+            "url": hub.url("/connect"), "transports": [transport], "secret": SECRET, "lifetime": 3600,
+        }))
+    };
+    let (mut watcher, mut other) = (start(transport), start("poll"));
+    watcher.send(&json!({ "subscribe": "room", "options": { "presence": true } }));
+    assert_eq!(watcher.next("clients"), 1, "itself");
+    other.send(&json!({ "subscribe": "room" }));
+    let joined = watcher.next("joined");
+    assert_eq!(joined["user"], "ann", "{joined}");
+    assert!(other.next("subscribed").get("presence").is_none(), "it did not ask");
+    other.send(&json!({ "unsubscribe": "room" }));
+    assert_eq!(watcher.next("left"), joined);
+    other.send(&json!({ "subscribe": "room" }));
+    assert_eq!(watcher.next("joined"), joined);
+    hub.restart(Signal::KILL);
+    // The two come back in any order.
+    let again = watcher.next("list").as_array().unwrap().len();
+    if watcher.next("list").as_array().unwrap().len() == 1 {
+        assert_eq!(again, 1);
+        assert_eq!(watcher.next("joined")["user"], "ann");
+    }
+    watcher.send(&json!({ "subscribe": "room:*", "options": { "presence": true } }));
+    assert_eq!(watcher.next("ended"), "forbidden", "a pattern has no presence");
+    let direct: Vec<_> = watcher.seen.iter().filter(|line| line.get("text").is_some()).collect();
+    assert!(direct.is_empty(), "{direct:?}");
+}
+
+#[test]
+fn a_client_sees_who_comes_and_goes_over_events() {
+    sees_who_comes_and_goes("a_client_sees_who_comes_and_goes_over_events", "sse");
+}
+
+#[test]
+fn a_client_sees_who_comes_and_goes_over_polls() {
+    sees_who_comes_and_goes("a_client_sees_who_comes_and_goes_over_polls", "poll");
 }
 
 /// 503 with Retry-After is no end of a session that polls: the client asks again for the same. Without, it is one.

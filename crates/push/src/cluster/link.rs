@@ -2,6 +2,7 @@
 //!
 //! A request goes to the NATS thread as a command, and its replies come back through a channel of its own.
 
+mod presence;
 mod replies;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use crate::plan::Cluster;
 use crate::publish::{Publish, StoreError, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, PollError, SessionInfo};
+pub(super) use presence::Watched;
 use replies::{PendingReceipts, Replies};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
@@ -43,6 +45,8 @@ pub(crate) struct Link {
     /// Limits polls and commands for sessions of other nodes.
     forwarded: Semaphore,
     receipt_timeout: Duration,
+    /// What other nodes are told about the subscribers of channels.
+    feeds: presence::Feeds,
 }
 
 /// The NATS thread's end of the link.
@@ -164,6 +168,10 @@ pub(super) enum Command {
     Fill { channel: Arc<str>, floor: u64, done: oneshot::Sender<()> },
     /// Reply to one node.
     Reply { to: u64, frame: Vec<u8> },
+    /// Tell one node who subscribes to a channel.
+    Tell { to: u64, frame: Vec<u8>, _room: OwnedSemaphorePermit },
+    /// Ask the other nodes who subscribes to a channel, from now on or no longer.
+    Watch { channel: Arc<str>, is_watched: bool },
 }
 
 /// Gets the sequence number of a stored message.
@@ -199,6 +207,7 @@ impl Link {
             room: Arc::new(Semaphore::new(WAITING_KIB)),
             forwarded: Semaphore::new(MOST_FORWARDED),
             receipt_timeout: cluster.receipt_timeout,
+            feeds: presence::Feeds::default(),
         };
         (link, LinkEnd { shared, commands, received })
     }

@@ -4,6 +4,7 @@
 //! other nodes late. A connection is good while this node's own heartbeats come back on it, as that proves both
 //! directions. The thread replaces a connection where they do not, as one that breaks.
 
+mod presence;
 mod requests;
 
 use std::cell::{Cell, RefCell};
@@ -27,6 +28,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::cluster::feeds::Feeds;
 use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, SILENCE_MS};
 use crate::cluster::stream::Followed;
@@ -122,6 +124,7 @@ impl NatsThread {
             fills: Rc::new(Semaphore::new(FILLS)),
             commands,
             peers: RefCell::new(Peers::new(shared.me)),
+            feeds: RefCell::default(),
             waiting: RefCell::default(),
             number: Cell::new(0),
             broadcasts: Cell::default(),
@@ -180,6 +183,8 @@ pub(super) struct Worker {
     all: String,
     commands: UnboundedSender<Command>,
     peers: RefCell<Peers>,
+    /// On these, other nodes tell who subscribes to channels.
+    feeds: RefCell<Feeds>,
     /// Requests by number, with the nodes that have not replied.
     waiting: RefCell<HashMap<u64, Waiting>>,
     /// The number of the last request that the client got.
@@ -317,12 +322,15 @@ impl Worker {
                 }
                 if heard.left {
                     self.stop_waiting_for(&[head.sender]);
+                    self.forget(&[head.sender]);
                 }
                 self.publish_node_counts();
             }
             Body::Request { patience, request } => self.handle_request(head, patience, request, bytes),
             Body::Working => self.handle_reply(head, Progress::Working),
             Body::Reply(reply) => self.handle_reply(head, Progress::Replied(reply)),
+            Body::Watch(watch) => self.handle_watch(head.sender, watch),
+            Body::Presence(presence) => self.handle_presence(head.sender, presence),
         }
     }
 
@@ -333,6 +341,8 @@ impl Worker {
             return;
         }
         self.peers.borrow_mut().resume(self.shared.now_ms());
+        // What the others told meanwhile is lost.
+        self.feeds.borrow_mut().break_all();
         // Before `connected`: its readers must not count nodes that were heard only before the link was lost.
         self.publish_node_counts();
         self.shared.connected.store(true, Ordering::Release);
@@ -386,6 +396,11 @@ impl Worker {
                         self.store(context, &channel, frame, stored).await;
                     }
                     Command::Fill { channel, floor, done } => self.fill(context, channel, floor, done),
+                    Command::Watch { channel, is_watched } => {
+                        if !self.watch(client, channel, is_watched).await {
+                            return;
+                        }
+                    }
                     command => {
                         if !self.execute(client, command).await {
                             return;
@@ -427,11 +442,11 @@ impl Worker {
                 self.broadcasts.set(total);
                 is_sent
             }
-            Command::Reply { to, frame } => {
+            Command::Reply { to, frame } | Command::Tell { to, frame, .. } => {
                 client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
             }
             // `send` carries these out.
-            Command::Claim { .. } | Command::Store { .. } | Command::Fill { .. } => true,
+            Command::Claim { .. } | Command::Store { .. } | Command::Fill { .. } | Command::Watch { .. } => true,
         }
     }
 
@@ -457,6 +472,7 @@ impl Worker {
             // With a timeout, as the connection may take nothing any more.
             let until_next = async {
                 self.send_heartbeat(client, false).await;
+                self.tend_feeds(client).await;
                 self.beat_now.notified().await;
             };
             let _ = timeout(Duration::from_millis(HEARTBEAT_MS), until_next).await;
@@ -471,6 +487,7 @@ impl Worker {
             } else {
                 let gone = self.peers.borrow_mut().forget_silent(now);
                 self.stop_waiting_for(&gone);
+                self.forget(&gone);
                 self.publish_node_counts();
                 if self.peers.borrow_mut().take_vanished() {
                     self.report(Missed { all: true, any_group: true, ..Missed::default() });

@@ -137,6 +137,11 @@ impl Peers {
         !self.peers.contains_key(&node)
     }
 
+    /// Returns whether a node is present, as far as its heartbeats say.
+    pub(super) fn is_present(&self, node: u64) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.known)
+    }
+
     /// Returns, once, what a node has published and this one did not get, except `own`, which has just come.
     pub(super) fn lost(&mut self, head: &Head, own: BroadcastCounts) -> BroadcastCounts {
         let Some(peer) = self.peers.get_mut(&head.sender) else { return BroadcastCounts::default() };

@@ -3,7 +3,11 @@
 //! A message is a head of fixed size and a body; lengths and numbers are in LEB128. Each value has exactly one
 //! encoding, and the decoder accepts no other. No length in a message makes the decoder allocate more than the message
 //! contains.
+//!
+//! A message has the version in which its kind came. So nodes of the first version understand each other's requests,
+//! and what JetStream keeps of them, and refuse only the kinds that they do not know.
 
+mod presence;
 mod reader;
 
 use std::sync::Arc;
@@ -16,10 +20,14 @@ use crate::message::{Message, TRANSPORTS};
 use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, PollError, SessionInfo};
+pub(super) use presence::{Presence, Watch};
 use reader::Reader;
 
 /// The version of the protocol. Nodes refuse messages of another version.
 const VERSION: u8 = 5;
+
+/// The version of the messages that came with events of presence.
+const PRESENCE_VERSION: u8 = 6;
 
 /// The offset of the number in a frame.
 const NUMBER_AT: usize = 10;
@@ -83,6 +91,10 @@ pub(super) enum Body {
     Working,
     /// To the asker: the reply.
     Reply(Reply),
+    /// To a node: the sender wants to be told who subscribes to channels.
+    Watch(Watch),
+    /// To a node that wants to be told: who subscribes.
+    Presence(Presence),
 }
 
 /// The last heartbeat that the sender heard of a node.
@@ -188,7 +200,8 @@ pub(super) struct PartialReceipt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum DecodeError {
     #[error(
-        "another node speaks version {0} of the protocol, this one version {VERSION}: run one version of oroshi on all"
+        "another node speaks version {0} of the protocol, this one version {PRESENCE_VERSION}: run one version of \
+         oroshi on all"
     )]
     Version(u8),
     #[error("a message from NATS is not from a node ({0}): check that nothing else uses the cluster's name")]
@@ -199,7 +212,8 @@ impl Body {
     /// Encodes a message.
     pub(super) fn encode(&self, head: Head) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
-        out.extend_from_slice(&[VERSION, self.kind()]);
+        let kind = self.kind();
+        out.extend_from_slice(&[version(kind), kind]);
         for field in [head.sender, head.number, head.sent_ms, head.broadcasts.all, head.broadcasts.groups] {
             out.extend_from_slice(&field.to_le_bytes());
         }
@@ -219,6 +233,8 @@ impl Body {
             }
             Body::Working => {}
             Body::Reply(reply) => reply.encode(&mut out),
+            Body::Watch(watch) => watch.encode(&mut out),
+            Body::Presence(presence) => presence.encode(&mut out),
         }
         out
     }
@@ -229,8 +245,15 @@ impl Body {
             Body::Request { .. } => 1,
             Body::Working => 2,
             Body::Reply(_) => 3,
+            Body::Watch(_) => 4,
+            Body::Presence(_) => 5,
         }
     }
+}
+
+/// Returns the version in which a kind of message came.
+fn version(kind: u8) -> u8 {
+    if kind < 4 { VERSION } else { PRESENCE_VERSION }
 }
 
 /// Sets the number and the broadcast counts of a frame, which are known last.
@@ -246,13 +269,16 @@ pub(super) fn set_number(frame: &mut [u8], number: u64, broadcasts: BroadcastCou
 pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), DecodeError> {
     let mut reader = Reader { rest: frame, most };
     let version = reader.byte()?;
-    if version != VERSION {
+    if !matches!(version, VERSION | PRESENCE_VERSION) {
         return Err(DecodeError::Version(version));
     }
     if frame.len() < HEAD {
         return Err(DecodeError::Malformed("a head that is cut off"));
     }
     let kind = reader.byte()?;
+    if version != self::version(kind) {
+        return Err(DecodeError::Malformed("a kind of another version"));
+    }
     let (sender, number, sent_ms) = (reader.fixed()?, reader.fixed()?, stamp(reader.fixed()?)?);
     let head =
         Head { sender, number, sent_ms, broadcasts: BroadcastCounts { all: reader.fixed()?, groups: reader.fixed()? } };
@@ -271,6 +297,8 @@ pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), DecodeErro
         1 => Body::Request { patience: reader.time()?, request: Request::decode(&mut reader)? },
         2 => Body::Working,
         3 => Body::Reply(Reply::decode(&mut reader)?),
+        4 => Body::Watch(Watch::decode(&mut reader)?),
+        5 => Body::Presence(Presence::decode(&mut reader)?),
         _ => return Err(DecodeError::Malformed("an unknown kind")),
     };
     match reader.rest {
@@ -437,12 +465,7 @@ impl Reply {
             Reply::Members(count, members) => {
                 out.push(5);
                 number(out, *count);
-                number(out, members.len() as u64);
-                for Member { client, user } in members {
-                    out.extend_from_slice(&client.to_le_bytes());
-                    flag(out, user.is_some());
-                    user.iter().for_each(|user| text(out, user));
-                }
+                presence::members(out, members);
             }
             Reply::Polled(polled) => {
                 out.push(6);
@@ -503,12 +526,7 @@ impl Reply {
             4 => Reply::GroupSize(reader.number()?),
             5 => {
                 let count = reader.number()?;
-                let members = reader.list(|reader| {
-                    let client = reader.fixed()?;
-                    let user = if reader.flag()? { Some(Arc::from(reader.text()?)) } else { None };
-                    Ok(Member { client, user })
-                })?;
-                Reply::Members(count, members)
+                Reply::Members(count, reader.list(Reader::member)?)
             }
             6 => Reply::Polled(match reader.byte()? {
                 0 => Ok(reader.text()?),

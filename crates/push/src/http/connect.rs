@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{Either, join, join_all, select};
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
 use oroshi_server::{Error, Exchange};
@@ -212,9 +212,14 @@ async fn open<'h>(
     let has_first = first_message.is_some();
     let user = who.user.clone();
     // All at once, so that many channels take no longer than one.
-    let permitted =
-        wish.channels.iter().filter(|(channel, _)| speaks && who.may(hub.plan(), Right::Subscribe, channel));
-    join_all(permitted.map(|(channel, since)| hub.prepare(channel, *since))).await;
+    let may = |right, one: &ChannelWish| speaks && who.may(hub.plan(), right, &one.name);
+    let permitted: Vec<_> = wish.channels.iter().filter(|one| may(Right::Subscribe, one)).collect();
+    let watched = permitted.iter().filter(|one| one.presence && may(Right::Presence, one));
+    let (_, _holds) = join(
+        join_all(permitted.iter().map(|one| hub.prepare(&one.name, one.since))),
+        join_all(watched.filter(|one| hub.has_events(&one.name)).map(|one| hub.hold_presence(&one.name))),
+    )
+    .await;
     let channels = speaks.then(|| Channels::new(who));
     let identity_json = identity.map(|identity| identity.to_json(unix_time()));
     let first_messages = first_messages(hub, framing, first_message, channels.as_ref(), identity_json, id);
@@ -228,7 +233,7 @@ async fn open<'h>(
         session.expire_at(identity.expires);
     }
     if speaks {
-        wish.channels.iter().for_each(|(channel, since)| session.subscribe(channel, *since));
+        wish.channels.iter().for_each(|one| session.subscribe(&one.name, one.since, one.presence));
     }
     Ok(session)
 }
@@ -340,8 +345,18 @@ const MOST_CHANNELS: usize = 100;
 struct Wish {
     by_subprotocol: bool,
     by_query: bool,
-    /// The channels to subscribe to at once, with the positions to recover from.
-    channels: Vec<(String, Option<Place>)>,
+    /// The channels to subscribe to at once.
+    channels: Vec<ChannelWish>,
+}
+
+/// A channel to subscribe to at once.
+#[derive(Debug)]
+struct ChannelWish {
+    name: String,
+    /// The position to recover from.
+    since: Option<Place>,
+    /// Whether the client wants to be told who comes and goes.
+    presence: bool,
 }
 
 impl Wish {
@@ -366,10 +381,17 @@ impl Wish {
             let (name, value) = pair?;
             match &*name {
                 "protocol" => wish.by_query |= value == CHANNELS,
-                "channel" => wish.channels.push((value.into_owned(), None)),
+                "channel" => {
+                    wish.channels.push(ChannelWish { name: value.into_owned(), since: None, presence: false });
+                }
                 "since" => {
-                    if let Some((_, since)) = wish.channels.last_mut() {
-                        *since = Some(value.parse().unwrap_or(NOWHERE));
+                    if let Some(last) = wish.channels.last_mut() {
+                        last.since = Some(value.parse().unwrap_or(NOWHERE));
+                    }
+                }
+                "presence" => {
+                    if let Some(last) = wish.channels.last_mut() {
+                        last.presence = value == "1";
                     }
                 }
                 _ => {}
@@ -382,7 +404,9 @@ impl Wish {
             return Err(Problem::bad(format!("a request may name {MOST_CHANNELS} channels")));
         }
         // With several channels the field does not say for which one it is.
-        if let (Some(id), [(_, since @ None)]) = (head.headers.get("Last-Event-ID"), &mut wish.channels[..]) {
+        if let (Some(id), [ChannelWish { since: since @ None, .. }]) =
+            (head.headers.get("Last-Event-ID"), &mut wish.channels[..])
+        {
             *since = Some(str::from_utf8(id).ok().and_then(|id| id.parse().ok()).unwrap_or(NOWHERE));
         }
         Ok(wish)

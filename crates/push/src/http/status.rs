@@ -54,7 +54,7 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
             (name.to_owned(), count)
         })
         .collect();
-    let histories = hub.node.histories.counts();
+    let (histories, presences) = (hub.node.histories.counts(), hub.node.presences.counts());
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "node": hub.node.name,
@@ -83,6 +83,7 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "histories": {
             "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes,
         },
+        "presence": { "channels": presences.channels, "watchers": presences.watchers },
         "received": {
             "messages": counts.received, "bytes": counts.received_bytes,
             "limited": counts.limited.iter().flatten().sum::<u64>(),
@@ -139,7 +140,7 @@ fn cluster(counts: &LinkCounts) -> Value {
 fn metrics(hub: &Hub, counts: &Counts) -> String {
     let mut metrics = Metrics::new("oroshi_push");
     let limits = &hub.plan().limits;
-    let histories = hub.node.histories.counts();
+    let (histories, presences) = (hub.node.histories.counts(), hub.node.presences.counts());
     let by_transport = |of: &[u64; TRANSPORTS.len()]| TRANSPORTS.into_iter().zip(*of).collect::<Vec<_>>();
     labelled(
         &mut metrics.family("sessions", Gauge, "Sessions by transport"),
@@ -155,6 +156,12 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("history_channels", "Channels with a history", histories.channels as u64),
         ("history_bytes", "What the histories of channels hold", histories.bytes as u64),
         ("history_bytes_limit", "What the histories of channels may hold", limits.history_bytes as u64),
+        (
+            "presence_channels",
+            "Channels whose subscribers this node notes, as clients watch",
+            presences.channels as u64,
+        ),
+        ("presence_watchers", "Subscriptions that are told who comes and goes", presences.watchers as u64),
         ("draining", "1 while the hub ends", u64::from(hub.draining.get())),
     ] {
         metrics.one(name, Gauge, help, value);

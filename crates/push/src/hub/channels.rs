@@ -75,7 +75,9 @@ impl Hub {
             return Some(Subscribed { recovered: since.map(|_| false), ..Subscribed::default() });
         }
         let subscribe = |last| self.groups.subscribe(session, channel, false, last, || self.rule_of(channel)).is_some();
-        let subscribed = match self.history_rule(channel).filter(|_| self.node.histories.are_ready()) {
+        let rule = self.plan().group_rule(channel);
+        let keeps = rule.and_then(|rule| rule.keeps);
+        let subscribed = match keeps.filter(|_| self.node.histories.are_ready()) {
             Some(rule) => {
                 let name: Arc<str> = channel.into();
                 self.node.histories.recover(&name, rule, since, self.node.now_ms(), |recovery| {
@@ -89,6 +91,9 @@ impl Hub {
             None => subscribe(None).then(|| Subscribed { recovered: since.map(|_| false), ..Subscribed::default() })?,
         };
         self.count_subscriptions(1);
+        if rule.is_some_and(|rule| rule.presence_events) {
+            self.note_joined(session, channel);
+        }
         Some(subscribed)
     }
 
@@ -127,23 +132,32 @@ impl Hub {
             Some(channels.subscriptions.swap_remove(at))
         });
         let Some(Some(subscription)) = found else { return false };
-        self.end_subscription(&subscription);
+        self.end_subscription(session, &subscription);
         true
     }
 
     /// Ends all subscriptions of a session, which ends.
     pub(super) fn unsubscribe_all(&self, session: &Session) {
         let all = session.channels(|channels| std::mem::take(&mut channels.subscriptions)).unwrap_or_default();
-        all.iter().for_each(|subscription| self.end_subscription(subscription));
+        all.iter().for_each(|subscription| self.end_subscription(session, subscription));
     }
 
-    fn end_subscription(&self, subscription: &Subscription) {
+    fn end_subscription(&self, session: &Session, subscription: &Subscription) {
         if subscription.is_pattern {
             self.patterns.unsubscribe(subscription);
         } else {
             self.groups.unsubscribe(subscription);
-            if let Some(rule) = self.history_rule(&subscription.group.name).filter(|_| subscription.is_counted) {
-                self.node.histories.leave(&subscription.group.name, rule, self.node.now_ms());
+            let name = &subscription.group.name;
+            let rule = self.plan().group_rule(name);
+            if let Some(keeps) = rule.and_then(|rule| rule.keeps).filter(|_| subscription.is_counted) {
+                self.node.histories.leave(name, keeps, self.node.now_ms());
+            }
+            // Before its end, which it is not told.
+            if subscription.watches {
+                self.unwatch(session, name);
+            }
+            if rule.is_some_and(|rule| rule.presence_events) {
+                self.note_left(session, name);
             }
         }
         self.count_subscriptions(-1);

@@ -53,6 +53,8 @@ struct Subscribe {
     since: Option<Since>,
     #[serde(default)]
     delta: bool,
+    #[serde(default)]
+    presence: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,6 +90,15 @@ struct History {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Empty {}
+
+/// What a subscription brings beside whole messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wants {
+    /// Who comes and goes.
+    presence: bool,
+    /// Deltas, where the channel has them.
+    delta: bool,
+}
 
 /// The answer to a command.
 #[derive(Debug)]
@@ -195,8 +206,14 @@ impl Hub {
     }
 
     /// Subscribes a session as its connect request says. The answer is a frame.
-    pub(crate) fn subscribe_at_connect(&self, session: &Rc<Session>, channel: &str, since: Option<Place>) {
-        if let Err(refused) = self.subscribe(session, None, channel, since, false) {
+    pub(crate) fn subscribe_at_connect(
+        &self,
+        session: &Rc<Session>,
+        channel: &str,
+        since: Option<Place>,
+        presence: bool,
+    ) {
+        if let Err(refused) = self.subscribe(session, None, channel, since, Wants { presence, delta: false }) {
             self.answer(session, &failed(None, refused));
         }
     }
@@ -240,14 +257,15 @@ impl Hub {
             let expected = "expected exactly one of subscribe, unsubscribe, publish, history, presence, token and ping";
             return Err(Refused::new("bad-command", expected));
         }
-        if let Some(Subscribe { channel, since, delta }) = subscribe {
+        if let Some(Subscribe { channel, since, delta, presence }) = subscribe {
             let since = since.map(|Since { epoch, offset }| Place::read(&epoch, offset).unwrap_or(NOWHERE));
-            self.expect(session, Right::Subscribe, &channel)?;
+            self.expect_subscription(session, &channel, presence)?;
             self.prepare(&channel, since).await;
+            let _hold = if presence { Some(self.hold_presence(&channel).await) } else { None };
             if !session.is_open() {
                 return Err(Refused::new("forbidden", "the session has ended"));
             }
-            return Ok((SUBSCRIBED, self.subscribe(session, id, &channel, since, delta)?));
+            return Ok((SUBSCRIBED, self.subscribe(session, id, &channel, since, Wants { presence, delta })?));
         }
         if let Some(Named { channel }) = unsubscribe {
             if !self.unsubscribe_here(session, &channel) {
@@ -274,16 +292,16 @@ impl Hub {
         Ok(("pong", json!({})))
     }
 
-    /// Subscribes a session, and sends it the answer and what it missed. `delta`: the client takes deltas.
+    /// Subscribes a session, and sends it the answer and what it missed.
     fn subscribe(
         &self,
         session: &Rc<Session>,
         id: Option<u64>,
         channel: &str,
         since: Option<Place>,
-        delta: bool,
+        Wants { presence, delta }: Wants,
     ) -> Result<Value, Refused> {
-        self.expect(session, Right::Subscribe, channel)?;
+        self.expect_subscription(session, channel, presence)?;
         let most = self.plan().limits.session_channels;
         if session.channels(|channels| channels.subscriptions.len()).is_none_or(|count| count >= most) {
             let message = format!("a session may subscribe to {most} channels (limits.session-channels)");
@@ -296,6 +314,11 @@ impl Hub {
         let mut answer = subscribed.to_json(channel);
         if delta && self.send_deltas(session, channel, &subscribed) {
             answer["delta"] = json!(true);
+        }
+        if presence {
+            // This one is the last.
+            session.channels(|channels| channels.subscriptions.last_mut().map(|one| one.watches = true));
+            answer["presence"] = self.watch(session, channel).to_json();
         }
         let mut frame = json!({ SUBSCRIBED: answer });
         if let Some(id) = id {
@@ -324,9 +347,13 @@ impl Hub {
         if session.channels(|channels| channels.who.is_other(&identity)) != Some(false) {
             return Err(Refused::new("forbidden", "the token is another user's: connect again with it"));
         }
+        let before = session.channels(|channels| channels.who.user.clone()).flatten();
         session.channels(|channels| channels.who.identify(&identity));
         if let Some(user) = &identity.user {
             self.set_user(session, user);
+        }
+        if before != session.channels(|channels| channels.who.user.clone()).flatten() {
+            self.note_user(session);
         }
         session.expire_at(identity.expires);
         for channel in self.forbidden(session) {
@@ -335,12 +362,17 @@ impl Hub {
         Ok(identity.to_json(unix_time()))
     }
 
-    /// Returns the channels that a session subscribes to and has no right to any more.
+    /// Returns the channels that a session subscribes to, or watches, and has no right to any more.
     fn forbidden(&self, session: &Session) -> Vec<String> {
         let forbidden = |channels: &mut Channels| {
-            let all = channels.subscriptions.iter().filter(|one| !one.by_backend);
-            let names = all.map(|one| format!("{}{}", one.group.name, if one.is_pattern { "*" } else { "" }));
-            names.filter(|name| !channels.who.may(self.plan(), Right::Subscribe, name)).collect()
+            let may = |right, name: &str| channels.who.may(self.plan(), right, name);
+            let all = channels.subscriptions.iter().filter_map(|one| {
+                let name = format!("{}{}", one.group.name, if one.is_pattern { "*" } else { "" });
+                let is_permitted =
+                    (one.by_backend || may(Right::Subscribe, &name)) && (!one.watches || may(Right::Presence, &name));
+                (!is_permitted).then_some(name)
+            });
+            all.collect()
         };
         session.channels(forbidden).unwrap_or_default()
     }
@@ -427,6 +459,24 @@ impl Hub {
             Some(true) => Ok(()),
             _ => Err(Refused::new("forbidden", "the client has no right to this").of(channel)),
         }
+    }
+
+    /// Checks whether a session may subscribe to a channel, and be told who comes and goes if it asks for that.
+    fn expect_subscription(&self, session: &Session, channel: &str, presence: bool) -> Result<(), Refused> {
+        self.expect(session, Right::Subscribe, channel)?;
+        if !presence {
+            return Ok(());
+        }
+        if prefix(channel).is_some() {
+            let message = "presence: true is for one channel, not for all with a prefix";
+            return Err(Refused::new("forbidden", message).of(channel));
+        }
+        self.expect(session, Right::Presence, channel)?;
+        if !self.has_events(channel) {
+            let message = "the rule of the channel has no presence-events: ask for presence instead";
+            return Err(Refused::new("forbidden", message).of(channel));
+        }
+        Ok(())
     }
 
     /// Counts a command of a client, and its bytes.

@@ -130,9 +130,9 @@ impl Opened<'_> {
     }
 
     /// Subscribes the session to a channel, as its request says.
-    pub(crate) fn subscribe(&self, channel: &str, since: Option<Place>) {
+    pub(crate) fn subscribe(&self, channel: &str, since: Option<Place>, presence: bool) {
         if let Some(session) = &self.session {
-            self.hub.subscribe_at_connect(session, channel, since);
+            self.hub.subscribe_at_connect(session, channel, since, presence);
         }
     }
 

@@ -69,6 +69,8 @@ pub(crate) struct Subscription {
     pub(crate) by_backend: bool,
     /// Whether the channel's history counts it as a subscriber. It does not before JetStream was reached.
     pub(crate) is_counted: bool,
+    /// Whether the client is told who comes and goes.
+    pub(crate) watches: bool,
 }
 
 impl Channels {

@@ -195,9 +195,9 @@ impl Groups {
                 return false;
             }
             let at = group.subscribers();
-            let (by_backend, is_counted) = (false, false);
+            let (by_backend, is_counted, watches) = (false, false, false);
             let group = Rc::clone(&group);
-            channels.subscriptions.push(Subscription { group, at, is_pattern, by_backend, is_counted });
+            channels.subscriptions.push(Subscription { group, at, is_pattern, by_backend, is_counted, watches });
             true
         });
         if is_new != Some(true) {

@@ -13,6 +13,7 @@ use crate::hub;
 use crate::hub::{Got, Hub, PATIENCE, WebSocket};
 use crate::nats;
 use crate::nats::{Nats, counter, freeze, knows, nodes, signal};
+use crate::presence;
 use crate::stream;
 use oroshi_push::{GroupRule, Plan, SlowPolicy};
 use oroshi_testkit::{in_a_process, test_name};
@@ -25,6 +26,9 @@ use tracing::{Event, Metadata, Subscriber};
 
 /// Says in whose environment a node keeps its histories in JetStream.
 pub(crate) const STREAM: &str = "OROSHI_TEST_STREAM";
+
+/// Says in whose environment a node has channels with events of presence.
+pub(crate) const PRESENCE: &str = "OROSHI_TEST_PRESENCE";
 
 /// Says in whose environment this program is a node, and where its NATS is.
 pub(crate) const NODE: &str = "OROSHI_TEST_NODE";
@@ -524,6 +528,9 @@ fn a_node_for_other_tests() {
         quick(plan);
         if std::env::var_os(STREAM).is_some() {
             stream::stored(plan);
+        }
+        if std::env::var_os(PRESENCE).is_some() {
+            presence::rules(plan);
         }
     });
     println!("listens on {}", hub.address);

@@ -23,6 +23,7 @@ mod limits;
 mod nats;
 mod openapi;
 mod page;
+mod presence;
 mod scenarios;
 mod slow;
 mod storm;

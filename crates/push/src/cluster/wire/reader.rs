@@ -1,5 +1,6 @@
 //! Reads the values of a frame.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use oroshi_websocket::{CloseCode, Kind};
 
 use super::{DecodeError, stamp};
 use crate::message::Message;
+use crate::session::channels::Member;
 
 /// The longest reason that fits into a close frame, bytes (RFC 6455, section 5.5).
 const REASON_BYTES: usize = 123;
@@ -99,6 +101,12 @@ impl Reader<'_> {
             all.push(one(self)?);
         }
         Ok(all)
+    }
+
+    pub(super) fn member(&mut self) -> Result<Member, DecodeError> {
+        let client = self.fixed()?;
+        let user = if self.flag()? { Some(Arc::from(self.text()?)) } else { None };
+        Ok(Member { client, user })
     }
 
     pub(super) fn message(&mut self) -> Result<Message, DecodeError> {

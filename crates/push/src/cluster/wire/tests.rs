@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::reader::CUT_OFF;
 use super::*;
+use crate::presence::Part;
 
 const MOST: u64 = 1 << 20;
 
@@ -81,6 +82,21 @@ fn every_kind() -> Vec<Body> {
     all.extend(beats.map(|heard| Body::Heartbeat { leaving: heard.is_empty(), heard }));
     all.extend(requests.map(|request| Body::Request { patience: Duration::from_secs(2), request }));
     all.extend(replies.map(Body::Reply));
+    let member = |client, user: Option<&str>| Member { client, user: user.map(Arc::from) };
+    let parts = [
+        Part::List(vec![]),
+        Part::List(vec![member(1, None), member(u64::MAX, Some("u"))]),
+        Part::Count(1 << 40),
+        Part::Joined(member(300, Some("ann"))),
+        Part::Left(300),
+    ];
+    let parts = parts.into_iter().map(|part| ("c".into(), part)).collect();
+    all.extend([
+        Body::Watch(Watch::default()),
+        Body::Watch(Watch { feed: 300, number: 1, unwatched: names(&["a"]), watched: names(&["b", "c"]) }),
+        Body::Presence(Presence { feed: 1, number: 300, last_watch: 0, parts: Vec::new() }),
+        Body::Presence(Presence { feed: 1, number: 301, last_watch: 7, parts }),
+    ]);
     all
 }
 
@@ -112,11 +128,30 @@ fn what_is_cut_off_or_goes_on_is_refused() {
 #[test]
 fn other_versions_and_large_messages_are_refused_by_name() {
     let mut frame = Body::Working.encode(Head::default());
-    frame[0] = VERSION + 1;
-    assert_eq!(decode(&frame, MOST).unwrap_err(), DecodeError::Version(VERSION + 1));
+    frame[0] = PRESENCE_VERSION + 1;
+    assert_eq!(decode(&frame, MOST).unwrap_err(), DecodeError::Version(PRESENCE_VERSION + 1));
+    frame[0] = PRESENCE_VERSION;
+    assert_eq!(decode(&frame, MOST).unwrap_err(), DecodeError::Malformed("a kind of another version"));
+    let mut watch = Body::Watch(Watch::default()).encode(Head::default());
+    watch[0] = VERSION;
+    assert_eq!(decode(&watch, MOST).unwrap_err(), DecodeError::Malformed("a kind of another version"));
     let publish = &every_kind()[3].encode(Head::default());
     assert!(decode(publish, 6).is_ok());
     assert_eq!(decode(publish, 5).unwrap_err(), DecodeError::Malformed("a message over limits.publish"));
+}
+
+/// JetStream keeps messages of the version before the events of presence: they must stay readable.
+#[test]
+fn what_the_first_version_stored_is_read() {
+    let counts: &[u8] = &[0; 16];
+    let publish = b"\xd0\x0f\0\0\x02hi\0\0\0\0\x01\x04news\0\0\0\0\x88\x27\0";
+    let stored = [&[5, 1], &7u64.to_le_bytes()[..], &[0; 8], &9u64.to_le_bytes(), counts, publish].concat();
+    let (head, body) = decode(&stored, MOST).unwrap();
+    assert_eq!((head.sender, head.sent_ms), (7, 9));
+    let Body::Request { patience, request: Request::Publish(publish) } = body else { panic!("{body:?}") };
+    assert_eq!((patience, publish.deadline), (Duration::from_secs(2), Duration::from_secs(5)));
+    assert_eq!(publish.to.groups, [Box::from("news")]);
+    assert_eq!(publish.message.payload().unwrap().1, "hi");
 }
 
 #[test]
@@ -150,7 +185,8 @@ proptest! {
 
     #[test]
     fn noise_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let mut frame = vec![VERSION, bytes.first().copied().unwrap_or(0) % 4];
+        let kind = bytes.first().copied().unwrap_or(0) % 6;
+        let mut frame = vec![version(kind), kind];
         frame.extend_from_slice(&bytes);
         if let Ok((head, body)) = decode(&frame, MOST) {
             prop_assert_eq!(body.encode(head), frame);
