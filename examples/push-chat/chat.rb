@@ -10,9 +10,14 @@ require "openssl"
 require "securerandom"
 require "socket"
 require "tempfile"
+require "tmpdir"
 
 PAGE, HUB = [8080, 9180].zip(ARGV).map { |usual, given| Integer(given || usual) }
 CLIENT = File.expand_path("../../clients/js/dist/index.js", __dir__)
+
+# Only the user who runs this may publish here, and look: oroshi push top unix:PATH.
+ADMIN = File.join(Dir.mktmpdir("push-chat"), "admin.sock")
+at_exit { FileUtils.rm_rf(File.dirname(ADMIN)) }
 
 # Signs the cookies of a run.
 SECRET = SecureRandom.hex(32)
@@ -23,6 +28,7 @@ CONFIG = <<~TOML
 
   [listen]
   public = ["127.0.0.1:#{HUB}"]
+  admin = ["unix:#{ADMIN}"]
 
   [callbacks]
   connect = "http://127.0.0.1:#{PAGE}/connect"
