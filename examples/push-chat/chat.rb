@@ -15,7 +15,7 @@ require "tmpdir"
 PAGE, HUB = [8080, 9180].zip(ARGV).map { |usual, given| Integer(given || usual) }
 CLIENT = File.expand_path("../../clients/js/dist/index.js", __dir__)
 
-# Only the user who runs this may publish here, and look: oroshi push top unix:PATH.
+# Only the user who runs this may publish here, and look: `oroshi push top --admin unix:PATH`.
 ADMIN = File.join(Dir.mktmpdir("push-chat"), "admin.sock")
 at_exit { FileUtils.rm_rf(File.dirname(ADMIN)) }
 
