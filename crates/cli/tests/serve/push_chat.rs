@@ -58,11 +58,11 @@ fn what_one_says_the_others_see() {
     // A second page of a user is no second user, and nobody is gone before the last one.
     let second = browser.tab(&format!("http://localhost:{}/?room=tea", chat.page));
     browser.wait_for(&second, "document.getElementById('there')?.textContent === 'with Ann, Bob Ü'");
-    browser.evaluate(&bob, "location.href = 'about:blank'");
+    browser.close(&bob);
     browser.evaluate(&second, "text.value = 'still here'; say.requestSubmit()");
     browser.wait_for(&ann, "log.innerText.includes('Bob Ü still here')");
     assert_eq!(browser.evaluate(&ann, "there.textContent"), "with Ann, Bob Ü");
-    browser.evaluate(&second, "location.href = 'about:blank'");
+    browser.close(&second);
     browser.wait_for(&ann, "there.textContent === 'with Ann'");
 
     // The hub ends in good form, and tells everybody a time after which to come back.

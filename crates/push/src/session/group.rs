@@ -20,10 +20,12 @@ pub(crate) struct Group {
     members: RefCell<Vec<Rc<Session>>>,
     /// Sessions that speak the protocol of channels: they get publications, members get the messages as they are.
     subscribers: RefCell<Vec<Subscriber>>,
-    /// Of the subscribers that take deltas: the publication that each has, by the slot of its session. `None` while
-    /// there are none, so that other groups are small.
-    deltas: RefCell<Option<Box<HashMap<u32, Option<Held>>>>>,
+    /// `None` while no subscriber takes deltas, so that other groups are small.
+    deltas: RefCell<Option<Box<Takers>>>,
 }
+
+/// What each subscriber that takes deltas has, by the slot of its session. `None`: nothing that a delta could begin at.
+type Takers = HashMap<u32, Option<Held>>;
 
 /// The publication that a subscriber has got, or will get before any later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,6 +71,11 @@ impl Browser {
         tab
     }
 
+    /// Closes a tab. A page that another one follows in its tab may live on, with its connections, in the browser's cache.
+    pub fn close(&mut self, tab: &str) {
+        self.call(tab, "Page.close", json!({}));
+    }
+
     /// Evaluates an expression in a tab, where elements are available by their ids.
     pub fn evaluate(&mut self, tab: &str, expression: &str) -> Value {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
