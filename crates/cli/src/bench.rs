@@ -178,6 +178,7 @@ impl CommandError for Error {
 
 /// The next step after a mistake in a script for wrk, and in one of scenarios.
 const WRK_API: &str = "correct the script; docs/bench-lua.md describes its API";
+#[cfg(feature = "script")]
 const SCENARIO_API: &str = "correct the script; docs/scenarios.md describes its API";
 
 fn script_step(error: &ScriptError, correct: &'static str) -> &'static str {
@@ -316,7 +317,9 @@ fn carry_out(
         line.finish_and_clear();
         made.0.clear();
         // The output during the run comes before the report.
-        script.iter().for_each(|script| script.flush());
+        if let Some(script) = &script {
+            script.flush();
+        }
         let mut told = record.clone();
         told.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(record)).collect();
         told.warnings.extend(output.remarks.iter().cloned());
