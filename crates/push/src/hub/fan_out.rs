@@ -228,9 +228,9 @@ impl Hub {
             slowest.behind.push(Rc::clone(session));
         }
         if is_urgent {
-            self.writer.list_urgent(session)
+            self.writer.list_urgent(session);
         } else {
-            self.writer.list_bulk(session)
+            self.writer.list_bulk(session);
         }
         true
     }

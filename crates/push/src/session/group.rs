@@ -22,8 +22,10 @@ pub(crate) struct Group {
     subscribers: RefCell<Vec<Subscriber>>,
     /// Of the subscribers that take deltas: the publication that each has, by the slot of its session. `None` while
     /// there are none, so that other groups are small.
-    deltas: RefCell<Option<Box<HashMap<u32, Option<Held>>>>>,
+    deltas: RefCell<Option<Box<HeldBySlot>>>,
 }
+
+type HeldBySlot = HashMap<u32, Option<Held>>;
 
 /// The publication that a subscriber has got, or will get before any later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
