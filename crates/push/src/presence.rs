@@ -22,8 +22,8 @@
 //!
 //! Nobody waits for that: a list that lacks the answer of a node is followed by events of clients that came.
 //!
-//! Locks are taken in this order: the leases of the nodes, a channel's part, and last, in `cluster`, the numbers of what
-//! is told to other nodes.
+//! Locks are taken in this order: the leases of the nodes, a channel's part, and last, in `cluster`, the numbers of
+//! what is told to other nodes.
 
 mod watched;
 
@@ -292,8 +292,8 @@ impl Presences {
         self.over.notified().await;
     }
 
-    /// Ends the leases that were not renewed, and returns the nodes whose subscribers leave. The caller has them leave in
-    /// each of [`PARTS`] parts with [`leave`](Self::leave), then calls [`forget`](Self::forget).
+    /// Ends the leases that were not renewed, and returns the nodes whose subscribers leave. The caller has them leave
+    /// in each of [`PARTS`] parts with [`leave`](Self::leave), then calls [`forget`](Self::forget).
     pub(crate) fn over(&self, now_ms: u64) -> Vec<u64> {
         let mut leases = self.leases();
         let silent = leases.iter_mut().filter_map(|(&node, lease)| {

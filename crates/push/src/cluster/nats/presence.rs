@@ -79,6 +79,10 @@ impl Worker {
     async fn open_feed(&self, client: &Client, node: u64) -> bool {
         // A channel that is held after this has a command on its way, which finds the feed.
         let held = self.node.presences.held();
+        if held.is_empty() {
+            // A feed on which nothing is asked would seem mute.
+            return true;
+        }
         let mut opening = self.feeds.borrow_mut().open(node, held, self.shared.now_ms());
         self.node.presences.begin_lease(node, self.node.now_ms());
         loop {
