@@ -17,23 +17,24 @@
 //!   thread reports its subscribers in one turn, so they and the changes before and after that turn agree.
 //! - What another node tells is numbered (`cluster`). After a loss, its whole list comes again. The difference to what
 //!   is known becomes events, so watchers never hear of a client that leaves and had not come.
-//! - A node's subscribers count as long as the node is heard. After [`LEASE_MS`] of silence they have left. If the node
-//!   is heard again, its list makes them come back.
+//! - A node's subscribers count as long as the node is heard. After [`LEASE_MS`] of silence its lease is over, and they
+//!   leave, in one part of the channels after the other. If the node is heard again, its list makes them come back.
 //!
 //! Nobody waits for that: a list that lacks the answer of a node is followed by events of clients that came.
 //!
-//! Locks are taken in this order: the times of the nodes, a channel's part, and last, in `cluster`, the numbers of what
-//! is told to other nodes.
+//! Locks are taken in this order: the leases of the nodes, a channel's part, and last, in `cluster`, the numbers of
+//! what is told to other nodes.
 
 mod watched;
 
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::message::Message;
 use crate::session::channels::Member;
@@ -46,7 +47,7 @@ pub(crate) const MOST: usize = 1000;
 pub(crate) const LEASE_MS: u64 = 3000;
 
 /// The number of parts: enough that threads seldom meet in one.
-const PARTS: usize = 16;
+pub(crate) const PARTS: usize = 16;
 
 /// The watched channels of a node.
 #[derive(Debug)]
@@ -55,9 +56,21 @@ pub(crate) struct Presences {
     parts: Box<[Mutex<Channels>]>,
     /// The number of the last event.
     version: AtomicU64,
-    /// The other nodes that are heard, and when they were last, milliseconds.
-    heard: Mutex<HashMap<u64, u64>>,
+    leases: Mutex<HashMap<u64, Lease>>,
+    /// Notified when a lease is over before its time.
+    over: Notify,
+    /// The largest part that other nodes can be told, bytes.
+    most_part_bytes: AtomicUsize,
     threads: u16,
+}
+
+/// Another node that is heard.
+#[derive(Debug)]
+struct Lease {
+    /// When it was heard last, milliseconds.
+    heard_ms: u64,
+    /// Its subscribers leave. Nothing that it tells counts until it has another lease.
+    is_over: bool,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +90,19 @@ pub(crate) enum Part {
     Joined(Member),
     /// The client that left.
     Left(u64),
+}
+
+impl Part {
+    /// Returns the most bytes that it takes in a message.
+    pub(crate) fn most_bytes(&self, channel: &str) -> usize {
+        let member = |member: &Member| 9 + member.user.as_ref().map_or(0, |user| user.len() + 10);
+        let own = match self {
+            Part::List(list) => list.iter().map(member).sum(),
+            Part::Joined(one) => member(one),
+            Part::Count(_) | Part::Left(_) => 0,
+        };
+        channel.len() + own + 20
+    }
 }
 
 /// What follows of a change. It is carried out at once, and must not come back to the presences.
@@ -129,7 +155,9 @@ impl Presences {
             hasher: RandomState::new(),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             version: AtomicU64::new(0),
-            heard: Mutex::default(),
+            leases: Mutex::default(),
+            over: Notify::new(),
+            most_part_bytes: AtomicUsize::new(usize::MAX),
             threads: threads as u16,
         }
     }
@@ -197,7 +225,7 @@ impl Presences {
 
     /// Tells another node no more of any channel.
     pub(crate) fn unfeed_all(&self, node: u64) {
-        self.change_all(&|_| {}, |watched, _| watched.unfeed(node));
+        (0..PARTS).for_each(|at| self.change_part(at, &|_| {}, |watched, _| watched.unfeed(node)));
     }
 
     /// Takes note that these nodes were asked for a channel.
@@ -215,50 +243,87 @@ impl Presences {
         held
     }
 
+    /// Returns whether this node asks others for a channel.
+    pub(crate) fn is_held(&self, channel: &str) -> bool {
+        self.part(channel).all.get(channel).is_some_and(Watched::is_held)
+    }
+
+    /// Limits what other nodes are told of a channel at a time: in place of a longer list they get a number.
+    pub(crate) fn limit_parts(&self, most_bytes: usize) {
+        self.most_part_bytes.store(most_bytes, Ordering::Relaxed);
+    }
+
     /// Begins the lease of another node, unless it has one.
     pub(crate) fn begin_lease(&self, node: u64, now_ms: u64) {
-        self.heard().entry(node).or_insert(now_ms);
+        let mut leases = self.leases();
+        let lease = leases.entry(node).or_insert(Lease { heard_ms: now_ms, is_over: false });
+        if lease.is_over {
+            // It must tell all channels anew. So what is still known of it becomes right.
+            *lease = Lease { heard_ms: now_ms, is_over: false };
+        }
     }
 
     /// Renews the lease of a node, and takes what it tells. Returns false if it has no lease: then nothing is taken.
     pub(crate) fn told(&self, node: u64, parts: Vec<(Box<str>, Part)>, now_ms: u64, out: &dyn Fn(Output<'_>)) -> bool {
         // Locked to the end: what is taken after the end of the lease would stay.
-        let mut heard = self.heard();
-        let Entry::Occupied(mut last) = heard.entry(node) else { return false };
-        last.insert(now_ms);
+        let mut leases = self.leases();
+        let Some(lease) = leases.get_mut(&node).filter(|lease| !lease.is_over) else { return false };
+        lease.heard_ms = now_ms;
         for (channel, part) in parts {
             self.change(&channel, out, |watched, context| watched.told(node, part, context));
         }
         true
     }
 
-    /// Ends the lease of a node: its subscribers have left.
-    pub(crate) fn end_lease(&self, node: u64, out: &dyn Fn(Output<'_>)) {
-        let mut heard = self.heard();
-        heard.remove(&node);
-        self.change_all(out, |watched, context| watched.gone(node, context));
+    /// Ends the lease of a node: its subscribers leave, for which [`until_over`](Self::until_over) is ready.
+    pub(crate) fn end_lease(&self, node: u64) {
+        // Also without a lease: a client may wait for its first answer.
+        self.leases().entry(node).or_insert(Lease { heard_ms: 0, is_over: true }).is_over = true;
+        self.over.notify_one();
     }
 
-    /// Ends leases that were not renewed, and tells the counts of large channels. To be called once per second.
-    pub(crate) fn tick(&self, now_ms: u64, out: &dyn Fn(Output<'_>)) {
-        {
-            let mut heard = self.heard();
-            heard.retain(|&node, last| {
-                let is_heard = now_ms.saturating_sub(*last) <= LEASE_MS;
-                if !is_heard {
-                    self.change_all(out, |watched, context| watched.gone(node, context));
-                }
-                is_heard
-            });
+    /// Forgets the lease of a node of which nothing is known, as this node asks for no channel.
+    pub(crate) fn drop_lease(&self, node: u64) {
+        self.leases().remove(&node);
+    }
+
+    /// Waits until a lease is over before its time.
+    pub(crate) async fn until_over(&self) {
+        self.over.notified().await;
+    }
+
+    /// Ends the leases that were not renewed, and returns the nodes whose subscribers leave. The caller has them leave
+    /// in each of [`PARTS`] parts with [`leave`](Self::leave), then calls [`forget`](Self::forget).
+    pub(crate) fn over(&self, now_ms: u64) -> Vec<u64> {
+        let mut leases = self.leases();
+        let silent = leases.iter_mut().filter_map(|(&node, lease)| {
+            lease.is_over |= now_ms.saturating_sub(lease.heard_ms) > LEASE_MS;
+            lease.is_over.then_some(node)
+        });
+        silent.collect()
+    }
+
+    /// Has the subscribers of nodes leave in one part of the channels, if their leases are still over.
+    pub(crate) fn leave(&self, at: usize, nodes: &[u64], out: &dyn Fn(Output<'_>)) {
+        let leases = self.leases();
+        for &node in nodes.iter().filter(|node| leases.get(node).is_some_and(|lease| lease.is_over)) {
+            self.change_part(at, out, |watched, context| watched.gone(node, context));
         }
-        for at in 0..PARTS {
-            let mut part = self.lock(at);
-            for channel in std::mem::take(&mut part.busy) {
-                let Some(watched) = part.all.get_mut(&channel) else { continue };
-                watched.tick(&Context { version: &self.version, out });
-                if watched.is_busy {
-                    part.busy.insert(channel);
-                }
+    }
+
+    /// Forgets nodes whose subscribers have left.
+    pub(crate) fn forget(&self, nodes: &[u64]) {
+        self.leases().retain(|node, lease| !(lease.is_over && nodes.contains(node)));
+    }
+
+    /// Tells the counts of large channels in one part of the channels. To be called once per second.
+    pub(crate) fn tick(&self, at: usize, out: &dyn Fn(Output<'_>)) {
+        let mut part = self.lock(at);
+        for channel in std::mem::take(&mut part.busy) {
+            let Some(watched) = part.all.get_mut(&channel) else { continue };
+            watched.tick(&self.context(out));
+            if watched.is_busy {
+                part.busy.insert(channel);
             }
         }
     }
@@ -279,7 +344,7 @@ impl Presences {
         let mut part = self.part(channel);
         let Channels { all, busy } = &mut *part;
         let Some(watched) = all.get_mut(channel) else { return };
-        act(watched, &Context { version: &self.version, out });
+        act(watched, &self.context(out));
         if !watched.is_used() {
             all.remove(channel);
             busy.remove(channel);
@@ -291,19 +356,17 @@ impl Presences {
         }
     }
 
-    /// Changes all channels.
-    fn change_all(&self, out: &dyn Fn(Output<'_>), act: impl Fn(&mut Watched, &Context<'_>)) {
-        for at in 0..PARTS {
-            let mut part = self.lock(at);
-            let Channels { all, busy } = &mut *part;
-            all.retain(|name, watched| {
-                act(watched, &Context { version: &self.version, out });
-                if watched.is_busy {
-                    busy.insert(Arc::clone(name));
-                }
-                watched.is_used()
-            });
-        }
+    /// Changes all channels of a part.
+    fn change_part(&self, at: usize, out: &dyn Fn(Output<'_>), act: impl Fn(&mut Watched, &Context<'_>)) {
+        let mut part = self.lock(at);
+        let Channels { all, busy } = &mut *part;
+        all.retain(|name, watched| {
+            act(watched, &self.context(out));
+            if watched.is_busy {
+                busy.insert(Arc::clone(name));
+            }
+            watched.is_used()
+        });
     }
 
     /// Changes a channel, which is watched from now on.
@@ -315,7 +378,7 @@ impl Presences {
     ) -> T {
         let mut part = self.part(channel);
         let Channels { all, busy } = &mut *part;
-        let context = Context { version: &self.version, out };
+        let context = self.context(out);
         let watched =
             all.entry(Arc::clone(channel)).or_insert_with(|| Watched::new(Arc::clone(channel), self.threads, &context));
         let result = act(watched, &context);
@@ -333,8 +396,12 @@ impl Presences {
         self.parts[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heard(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn context<'c>(&'c self, out: &'c dyn Fn(Output<'_>)) -> Context<'c> {
+        Context { version: &self.version, out, most_part_bytes: self.most_part_bytes.load(Ordering::Relaxed) }
+    }
+
+    fn leases(&self) -> MutexGuard<'_, HashMap<u64, Lease>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::plan::Cluster;
 use crate::publish::{Publish, StoreError, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, PollError, SessionInfo};
-pub(super) use presence::Watched;
+pub(super) use presence::{HEAD_BYTES, Watched};
 use replies::{PendingReceipts, Replies};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
@@ -168,8 +168,8 @@ pub(super) enum Command {
     Fill { channel: Arc<str>, floor: u64, done: oneshot::Sender<()> },
     /// Reply to one node.
     Reply { to: u64, frame: Vec<u8> },
-    /// Tell one node who subscribes to a channel.
-    Tell { to: u64, frame: Vec<u8>, _room: OwnedSemaphorePermit },
+    /// Tell one node what waits for it about the subscribers of channels.
+    Tell { to: u64 },
     /// Ask the other nodes who subscribes to a channel, from now on or no longer.
     Watch { channel: Arc<str>, is_watched: bool },
 }

@@ -29,7 +29,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::feeds::Feeds;
-use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
+use crate::cluster::link::{Command, HEAD_BYTES, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, SILENCE_MS};
 use crate::cluster::stream::Followed;
 use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
@@ -239,6 +239,7 @@ impl Worker {
         };
         self.shared.trouble_passed();
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
+        self.node.presences.limit_parts(client.max_payload().saturating_sub(HEAD_BYTES));
         // While NATS confirms nothing, a publish fails at once, and other commands need not wait for it.
         let context = ContextBuilder::new().timeout(self.receipt_timeout).backpressure_on_inflight(false);
         let context = context.max_ack_inflight(UNCONFIRMED).build(client.clone());
@@ -278,10 +279,8 @@ impl Worker {
 
     /// Receives the messages of other nodes.
     async fn receive(self: &Rc<Self>, client: &Client) {
-        let to_me = format!("oroshi.push.{}.node.{:016x}", self.name, self.shared.me);
-        let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, client.subscribe(to_me).await) else {
-            return;
-        };
+        let to_me = client.subscribe(self.subject_of(self.shared.me));
+        let (Ok(to_all), Ok(to_me)) = (client.subscribe(self.all.clone()).await, to_me.await) else { return };
         let mut messages = futures_util::stream::select(to_all, to_me);
         let most = self.node.plan.limits.publish_bytes;
         while let Some(message) = messages.next().await {
@@ -442,12 +441,16 @@ impl Worker {
                 self.broadcasts.set(total);
                 is_sent
             }
-            Command::Reply { to, frame } | Command::Tell { to, frame, .. } => {
-                client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
-            }
+            Command::Reply { to, frame } => client.publish(self.subject_of(to), frame.into()).await.is_ok(),
+            Command::Tell { to } => self.tell(client, to).await,
             // `send` carries these out.
             Command::Claim { .. } | Command::Store { .. } | Command::Fill { .. } | Command::Watch { .. } => true,
         }
+    }
+
+    /// Returns the subject of messages to one node.
+    fn subject_of(&self, node: u64) -> String {
+        format!("oroshi.push.{}.node.{node:016x}", self.name)
     }
 
     async fn send_claim(&self, client: &Client, keys: Vec<Box<str>>) -> bool {
@@ -540,6 +543,10 @@ impl Worker {
                 }
                 _ => {}
             }
+        }
+        // Not before: what waits at a feed is listed once in the commands.
+        if let Some(link) = &self.node.link {
+            link.drop_presence();
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::callbacks::{self, Accepted};
 use crate::compression::Compression;
 use crate::http::answer::Problem;
 use crate::http::{identify, origin, poll, query};
-use crate::hub::commands::NOWHERE;
+use crate::hub::commands::{NOWHERE, is_name};
 use crate::hub::connection::Connection;
 use crate::hub::opening::Opened;
 use crate::hub::{Hub, OpenError};
@@ -212,8 +212,9 @@ async fn open<'h>(
     let has_first = first_message.is_some();
     let user = who.user.clone();
     // All at once, so that many channels take no longer than one.
-    let may = |right, one: &ChannelWish| speaks && who.may(hub.plan(), right, &one.name);
-    let permitted: Vec<_> = wish.channels.iter().filter(|one| may(Right::Subscribe, one)).collect();
+    let may = |right, one: &ChannelWish| speaks && is_name(&one.name) && who.may(hub.plan(), right, &one.name);
+    let permitted = wish.channels.iter().filter(|one| may(Right::Subscribe, one));
+    let permitted: Vec<_> = permitted.take(hub.plan().limits.session_channels).collect();
     let watched = permitted.iter().filter(|one| one.presence && may(Right::Presence, one));
     let (_, _holds) = join(
         join_all(permitted.iter().map(|one| hub.prepare(&one.name, one.since))),

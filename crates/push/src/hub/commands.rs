@@ -213,7 +213,9 @@ impl Hub {
         since: Option<Place>,
         presence: bool,
     ) {
-        if let Err(refused) = self.subscribe(session, None, channel, since, Wants { presence, delta: false }) {
+        let limited = self.limit(session, What::Subscribes, 1).map_err(|refused| refused.of(channel));
+        let wants = Wants { presence, delta: false };
+        if let Err(refused) = limited.and_then(|()| self.subscribe(session, None, channel, since, wants)) {
             self.answer(session, &failed(None, refused));
         }
     }
@@ -259,7 +261,10 @@ impl Hub {
         }
         if let Some(Subscribe { channel, since, delta, presence }) = subscribe {
             let since = since.map(|Since { epoch, offset }| Place::read(&epoch, offset).unwrap_or(NOWHERE));
-            self.expect_subscription(session, &channel, presence)?;
+            // Before anything is asked of other threads and nodes.
+            self.expect_room(session, &channel, presence)?;
+            self.limit(session, What::Subscribes, 1).map_err(|refused| refused.of(&channel))?;
+            self.expect_new(session, &channel)?;
             self.prepare(&channel, since).await;
             let _hold = if presence { Some(self.hold_presence(&channel).await) } else { None };
             if !session.is_open() {
@@ -292,7 +297,7 @@ impl Hub {
         Ok(("pong", json!({})))
     }
 
-    /// Subscribes a session, and sends it the answer and what it missed.
+    /// Subscribes a session, and sends it the answer and what it missed. The caller has counted it.
     fn subscribe(
         &self,
         session: &Rc<Session>,
@@ -301,15 +306,9 @@ impl Hub {
         since: Option<Place>,
         Wants { presence, delta }: Wants,
     ) -> Result<Value, Refused> {
-        self.expect_subscription(session, channel, presence)?;
-        let most = self.plan().limits.session_channels;
-        if session.channels(|channels| channels.subscriptions.len()).is_none_or(|count| count >= most) {
-            let message = format!("a session may subscribe to {most} channels (limits.session-channels)");
-            return Err(Refused::new("too-many-channels", message).of(channel));
-        }
-        self.limit(session, What::Subscribes, 1).map_err(|refused| refused.of(channel))?;
+        self.expect_room(session, channel, presence)?;
         let Some(subscribed) = self.subscribe_here(session, channel, since) else {
-            return Err(Refused::new("already-subscribed", "the session has this subscription").of(channel));
+            return Err(already_subscribed(channel));
         };
         let mut answer = subscribed.to_json(channel);
         if delta && self.send_deltas(session, channel, &subscribed) {
@@ -451,7 +450,7 @@ impl Hub {
 
     /// Checks whether a session may do something in a channel.
     fn expect(&self, session: &Session, right: Right, channel: &str) -> Result<(), Refused> {
-        if channel.is_empty() || channel.len() > NAME_BYTES {
+        if !is_name(channel) {
             return Err(Refused::new("bad-command", format!("a channel's name has 1 to {NAME_BYTES} bytes")));
         }
         let permitted = session.channels(|channels| channels.who.may(self.plan(), right, channel));
@@ -459,6 +458,26 @@ impl Hub {
             Some(true) => Ok(()),
             _ => Err(Refused::new("forbidden", "the client has no right to this").of(channel)),
         }
+    }
+
+    /// Checks whether a session may subscribe to a channel, and to one more.
+    fn expect_room(&self, session: &Session, channel: &str, presence: bool) -> Result<(), Refused> {
+        self.expect_subscription(session, channel, presence)?;
+        let most = self.plan().limits.session_channels;
+        if session.channels(|channels| channels.subscriptions.len()).is_none_or(|count| count >= most) {
+            let message = format!("a session may subscribe to {most} channels (limits.session-channels)");
+            return Err(Refused::new("too-many-channels", message).of(channel));
+        }
+        Ok(())
+    }
+
+    /// Checks that a session does not subscribe to a channel, or pattern, yet.
+    fn expect_new(&self, session: &Session, channel: &str) -> Result<(), Refused> {
+        let (name, is_pattern) = prefix(channel).map_or((channel, false), |prefix| (prefix, true));
+        let is_it = |channels: &mut Channels| {
+            channels.subscriptions.iter().any(|one| one.is_pattern == is_pattern && *one.group.name == *name)
+        };
+        if session.channels(is_it) == Some(true) { Err(already_subscribed(channel)) } else { Ok(()) }
     }
 
     /// Checks whether a session may subscribe to a channel, and be told who comes and goes if it asks for that.
@@ -521,6 +540,15 @@ fn read(data: &[u8]) -> Result<Command<'_>, Refused> {
         }
         _ => Ok(command),
     }
+}
+
+/// Returns whether clients may use this name of a channel.
+pub(crate) fn is_name(channel: &str) -> bool {
+    (1..=NAME_BYTES).contains(&channel.len())
+}
+
+fn already_subscribed(channel: &str) -> Refused {
+    Refused::new("already-subscribed", "the session has this subscription").of(channel)
 }
 
 fn failed(id: Option<u64>, Refused { name, message, channel }: Refused) -> Value {

@@ -1,10 +1,13 @@
 //! Events of clients that come and go in a channel: who watches on this thread, and what the node's presences ask.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::cluster::link::Link;
@@ -12,7 +15,7 @@ use crate::hub::Hub;
 use crate::mailboxes::Mailboxes;
 use crate::message::Message;
 use crate::node::Node;
-use crate::presence::{Output, Snapshot};
+use crate::presence::{Output, PARTS, Snapshot};
 use crate::rights::prefix;
 use crate::session::channels::Member;
 use crate::session::{Reason, Session};
@@ -137,9 +140,20 @@ impl Hub {
     pub(crate) async fn keep_presences(&self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (presences, out) = (&self.node.presences, output(&self.node, &self.mailboxes));
         loop {
-            ticks.tick().await;
-            self.node.presences.tick(self.node.now_ms(), &output(&self.node, &self.mailboxes));
+            let (next, over) = (pin!(ticks.tick()), pin!(presences.until_over()));
+            let is_tick = matches!(select(next, over).await, Either::Left(_));
+            let over = presences.over(self.node.now_ms());
+            for at in 0..PARTS {
+                presences.leave(at, &over, &out);
+                if is_tick {
+                    presences.tick(at, &out);
+                }
+                // Other work of the thread goes between.
+                yield_now().await;
+            }
+            presences.forget(&over);
         }
     }
 
@@ -162,14 +176,21 @@ impl Hub {
             if version <= *known || is_own || !session.is_open() {
                 continue;
             }
+            let (bytes, messages) = {
+                let outbox = session.outbox.borrow();
+                (outbox.bytes(), outbox.len())
+            };
             // Events must not be dropped: later ones would not fit.
-            if session.outbox.borrow().bytes() > self.plan().limits.session_queue_bytes {
+            let most_bytes = self.backlog.limit_for(bytes, frame.len());
+            if bytes > most_bytes || messages >= self.plan().limits.session_queue_messages {
                 session.cut_off(Reason::Slow);
                 continue;
             }
             self.writer.send_last(session, Arc::clone(frame));
             if is_urgent { self.writer.list_urgent(session) } else { self.writer.list_bulk(session) }
         }
+        drop(watchers);
+        self.relieve();
     }
 
     fn asks_others(&self) -> bool {

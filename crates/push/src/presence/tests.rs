@@ -19,6 +19,18 @@ fn member(client: u64) -> Member {
     Member { client, user: client.is_multiple_of(2).then(|| Arc::from("ann")) }
 }
 
+impl Presences {
+    /// One tick for all parts.
+    fn tick_all(&self, now_ms: u64, out: &dyn Fn(Output<'_>)) {
+        let over = self.over(now_ms);
+        for at in 0..PARTS {
+            self.leave(at, &over, out);
+            self.tick(at, out);
+        }
+        self.forget(&over);
+    }
+}
+
 /// Something that waits to be carried out.
 #[derive(Debug)]
 enum Job {
@@ -238,17 +250,21 @@ proptest! {
                 }
                 Step::Silence => {
                     now += LEASE_MS + 1;
-                    here.presences.tick(now, &here.out());
+                    here.presences.tick_all(now, &here.out());
                     assert!(!here.presences.told(2, Vec::new(), now, &here.out()), "the lease is over");
                     current = open(&here, &there, now);
                 }
-                Step::Tick => here.presences.tick(now, &here.out()),
+                Step::Tick => {
+                    here.presences.tick_all(now, &here.out());
+                    there.presences.tick_all(now, &there.out());
+                }
             }
         }
         there.work_all();
+        // Should there have been very many events: nodes and watchers get a list once there are few.
+        (0..3).for_each(|_| there.presences.tick_all(now, &there.out()));
         while here.hear(&there, current, now) {}
-        // Should there have been very many events: watchers get a list once there are few.
-        (0..5).for_each(|_| here.presences.tick(now, &here.out()));
+        (0..10).for_each(|_| here.presences.tick_all(now, &here.out()));
         here.work_all();
         let all: BTreeSet<u64> = here.clients().union(&there.clients()).copied().collect();
         for (_, watcher) in &here.watchers {
@@ -284,38 +300,38 @@ fn watchers_of_a_large_channel_are_told_counts_once_per_tick() {
         node.join(1, client);
     }
     assert_eq!(kinds(&mut node), BTreeMap::from([("joined", 60)]));
-    node.presences.tick(0, &node.out());
+    node.presences.tick_all(0, &node.out());
     assert_eq!(kinds(&mut node), BTreeMap::new(), "few events need nothing more");
     for client in 60..MOST as u64 + 1 {
         node.join(1, client);
     }
     assert_eq!(kinds(&mut node), BTreeMap::from([("joined", 100)]), "no more between two ticks");
-    node.presences.tick(0, &node.out());
+    node.presences.tick_all(0, &node.out());
     assert_eq!(kinds(&mut node), BTreeMap::from([("clients", 1)]));
     assert_eq!(node.watchers[0].1.clients, MOST as u64 + 1);
     // A client that begins to watch is told the number, too.
     node.watch(0);
     assert_eq!((node.watchers[1].1.clients, node.watchers[1].1.list.is_none()), (MOST as u64 + 1, true));
     for _ in 0..5 {
-        node.presences.tick(0, &node.out());
+        node.presences.tick_all(0, &node.out());
         assert_eq!(kinds(&mut node), BTreeMap::new(), "it has not changed, and is large");
     }
     for client in 0..50 {
         node.leave(client);
     }
-    node.presences.tick(0, &node.out());
+    node.presences.tick_all(0, &node.out());
     assert_eq!(kinds(&mut node), BTreeMap::from([("clients", 1)]), "one for fifty");
     for client in 50..101 {
         node.leave(client);
     }
-    let told: Vec<_> = (0..4)
+    let told: Vec<_> = (0..5)
         .map(|_| {
-            node.presences.tick(0, &node.out());
+            node.presences.tick_all(0, &node.out());
             kinds(&mut node)
         })
         .collect();
     let (count, list, none) = (BTreeMap::from([("clients", 1)]), BTreeMap::from([("list", 1)]), BTreeMap::new());
-    assert_eq!(told, [count, none.clone(), none, list], "a list once few come and go");
+    assert_eq!(told, [count, none.clone(), none.clone(), none, list], "a list once few come and go");
     assert_eq!(node.watchers[0].1.list.as_ref(), Some(&node.clients()));
     node.join(0, 5000);
     assert_eq!(kinds(&mut node), BTreeMap::from([("joined", 1)]), "and from there on single clients");
@@ -337,30 +353,32 @@ fn nodes_tell_each_other_counts_of_large_channels() {
     there.join(0, 7000);
     there.join(0, 7001);
     assert!(there.parts.borrow().is_empty(), "the tick tells it");
-    there.presences.tick(0, &there.out());
+    there.presences.tick_all(0, &there.out());
     assert_eq!(there.parts.borrow().as_slices().0, [(1, Part::Count(MOST as u64 + 2))]);
     while here.hear(&there, 1, 0) {}
-    here.presences.tick(0, &here.out());
+    here.presences.tick_all(0, &here.out());
     here.work_all();
     assert_eq!((here.watchers[0].1.clients, here.watchers[0].1.list.is_none()), (MOST as u64 + 2, true));
     for client in 0..200 {
         there.leave(client);
     }
-    there.presences.tick(0, &there.out());
-    assert!(matches!(&there.parts.borrow()[0], (1, Part::List(list)) if list.len() == MOST - 198));
+    there.presences.tick_all(0, &there.out());
+    there.presences.tick_all(0, &there.out());
+    assert_eq!(there.parts.borrow()[0], (1, Part::Count(MOST as u64 - 198)));
+    assert!(matches!(&there.parts.borrow()[1], (1, Part::List(list)) if list.len() == MOST - 198));
     while here.hear(&there, 1, 0) {}
-    for _ in 0..5 {
-        here.presences.tick(0, &here.out());
+    for _ in 0..10 {
+        here.presences.tick_all(0, &here.out());
     }
     here.work_all();
     assert_eq!(here.watchers[0].1.list.as_ref(), Some(&there.clients()));
     // The node dies: nobody is there.
-    here.presences.tick(LEASE_MS, &here.out());
+    here.presences.tick_all(LEASE_MS, &here.out());
     assert_eq!(here.watchers[0].1.list.as_ref().map(BTreeSet::len), Some(MOST - 198));
-    here.presences.tick(LEASE_MS + 1, &here.out());
+    here.presences.tick_all(LEASE_MS + 1, &here.out());
     here.work_all();
-    for _ in 0..5 {
-        here.presences.tick(LEASE_MS + 1, &here.out());
+    for _ in 0..10 {
+        here.presences.tick_all(LEASE_MS + 1, &here.out());
     }
     here.work_all();
     assert_eq!(here.watchers[0].1.list.as_ref(), Some(&BTreeSet::new()));
@@ -380,11 +398,51 @@ fn a_client_that_is_about_to_watch_waits_for_all_threads_and_nodes() {
     node.presences.begin_lease(2, 0);
     node.presences.told(2, vec![(CHANNEL.into(), Part::List(vec![member(9)]))], 0, &node.out());
     assert!(!is_ready(&node));
-    node.presences.end_lease(3, &node.out());
+    node.presences.end_lease(3);
+    node.presences.tick_all(0, &node.out());
     assert!(is_ready(&node), "nobody waits for a node that is gone");
     node.watch(0);
     assert_eq!(node.watchers[0].1.list, Some(BTreeSet::from([1, 9])));
     node.presences.release(CHANNEL, &node.out());
     node.unwatch(0);
     assert_eq!(node.presences.counts(), PresenceCounts::default());
+}
+
+/// Once each change went to each node that watched, however many there were.
+#[test]
+fn nodes_are_told_a_number_while_very_many_come_and_go() {
+    let mut there = Node::new();
+    there.presences.feed(1, 1, &Arc::from(CHANNEL), &there.out());
+    there.work_all();
+    for client in 0..500 {
+        there.join(0, client);
+        there.leave(client);
+    }
+    there.join(0, 7);
+    let told = |node: &Node| std::mem::take(&mut *node.parts.borrow_mut());
+    assert_eq!(told(&there).len(), 101, "the empty list, and the events of single clients");
+    there.presences.tick_all(0, &there.out());
+    assert_eq!(told(&there), [(1, Part::Count(1))]);
+    there.presences.tick_all(0, &there.out());
+    assert_eq!(told(&there), [(1, Part::List(vec![member(7)]))]);
+    there.join(0, 8);
+    assert_eq!(told(&there), [(1, Part::Joined(member(8)))]);
+}
+
+#[test]
+fn nodes_are_told_a_number_while_the_list_does_not_fit() {
+    let mut there = Node::new();
+    there.presences.limit_parts(50);
+    (0..10).for_each(|client| there.join(0, client));
+    there.presences.feed(1, 1, &Arc::from(CHANNEL), &there.out());
+    there.work_all();
+    let told = |node: &Node| std::mem::take(&mut *node.parts.borrow_mut());
+    assert_eq!(told(&there), [(1, Part::Count(10))]);
+    there.join(0, 10);
+    assert!(told(&there).is_empty(), "the tick tells it");
+    there.presences.tick_all(0, &there.out());
+    assert_eq!(told(&there), [(1, Part::Count(11))]);
+    (1..11).for_each(|client| there.leave(client));
+    there.presences.tick_all(0, &there.out());
+    assert_eq!(told(&there), [(1, Part::List(vec![member(0)]))]);
 }

@@ -14,17 +14,22 @@ use crate::session::channels::Member;
 /// A channel with this many subscribers or fewer is not large any more.
 const LOW: usize = MOST / 10 * 9;
 
-/// The most events of single clients between two ticks.
+/// The most events of single clients between two ticks, for watchers and for each other node.
 const RATE: u32 = 100;
 
 /// After so many ticks with few events, watchers are told of single clients again.
 const QUIET: u8 = 3;
+
+/// Each channel waits for 0 to 3 further ticks. So not all lists go out in one turn after a node died.
+const SPREAD: u64 = 4;
 
 /// What changes need besides their channel.
 pub(super) struct Context<'a> {
     /// The number of the last event of any channel.
     pub(super) version: &'a AtomicU64,
     pub(super) out: &'a dyn Fn(Output<'_>),
+    /// The largest part that other nodes can be told, bytes.
+    pub(super) most_part_bytes: usize,
 }
 
 impl Context<'_> {
@@ -56,8 +61,10 @@ pub(super) struct Watched {
     watchers: Box<[usize]>,
     /// The nodes that are told of the subscribers here, with their feeds.
     feeds: HashMap<u64, u64>,
-    /// Whether these are told the number of subscribers only; the number that was told last.
-    counts_here: Option<u64>,
+    /// `None`: these are told of single clients.
+    counts_here: Option<Counts>,
+    /// Events of subscribers here since the last tick.
+    recent_here: u32,
     /// `None`: watchers are told of single clients.
     counts: Option<Counts>,
     /// Events since the last tick.
@@ -72,7 +79,7 @@ enum Known {
     Count(u64),
 }
 
-/// Watchers are told the number of clients only.
+/// Watchers, or other nodes, are told the number of clients only.
 #[derive(Debug)]
 struct Counts {
     /// The most subscribers with which it ends.
@@ -80,6 +87,10 @@ struct Counts {
     /// How many ticks there were few events.
     quiet: u8,
     told: Option<u64>,
+}
+
+impl Counts {
+    const NEW: Counts = Counts { low: MOST, quiet: 0, told: None };
 }
 
 impl Watched {
@@ -101,6 +112,7 @@ impl Watched {
             watchers: vec![0; threads.into()].into(),
             feeds: HashMap::new(),
             counts_here: None,
+            recent_here: 0,
             counts: None,
             recent: 0,
             ready: watch::Sender::new(false),
@@ -197,7 +209,7 @@ impl Watched {
     pub(super) fn unfeed(&mut self, node: u64) {
         self.feeds.remove(&node);
         if self.feeds.is_empty() {
-            self.counts_here = None;
+            (self.counts_here, self.recent_here) = (None, 0);
         }
     }
 
@@ -280,8 +292,8 @@ impl Watched {
         if let Some(counts) = &mut self.counts {
             self.is_busy = true;
             let is_quiet = recent <= RATE / 2 && !has_counts && clients <= counts.low as u64;
-            counts.quiet = if is_quiet { counts.quiet + 1 } else { 0 };
-            if counts.quiet >= QUIET {
+            counts.quiet = if is_quiet { counts.quiet.saturating_add(1) } else { 0 };
+            if counts.quiet >= QUIET + (self.number % SPREAD) as u8 {
                 self.counts = None;
                 let list: Value = self.list().iter().map(Member::to_json).collect();
                 self.tell_frame(&json!({ "channel": &*self.name, "clients": clients, "list": list }), None, context);
@@ -289,17 +301,23 @@ impl Watched {
                 self.tell_frame(&json!({ "channel": &*self.name, "clients": clients }), None, context);
             }
         }
-        let here = self.here.len();
-        if let Some(told) = &mut self.counts_here {
-            self.is_busy = true;
-            let has_changed = std::mem::replace(told, here as u64) != here as u64;
+        self.tick_for_nodes(context);
+    }
+
+    fn tick_for_nodes(&mut self, context: &Context<'_>) {
+        let (here, recent) = (self.here.len(), std::mem::take(&mut self.recent_here));
+        let Some(counts) = &mut self.counts_here else { return };
+        self.is_busy = true;
+        // One quiet tick is enough, as watchers there wait for more.
+        let is_few = recent <= RATE / 2 && here <= counts.low;
+        let has_changed = counts.told.replace(here as u64) != Some(here as u64);
+        let is_list = is_few && self.list_here(context).is_some();
+        if is_list {
+            self.counts_here = None;
             let feeds: Vec<_> = self.feeds.iter().map(|(&node, &feed)| (node, feed)).collect();
-            if here <= LOW {
-                self.counts_here = None;
-                feeds.into_iter().for_each(|(node, feed)| self.tell_all_here(node, feed, context));
-            } else if has_changed {
-                self.tell_nodes_part(&Part::Count(here as u64), context);
-            }
+            feeds.into_iter().for_each(|(node, feed)| self.tell_all_here(node, feed, context));
+        } else if has_changed {
+            self.tell_nodes_part(&Part::Count(here as u64), context);
         }
     }
 
@@ -330,13 +348,15 @@ impl Watched {
         if self.ungathered > 0 || self.feeds.is_empty() {
             return;
         }
-        if self.counts_here.is_none() && self.here.len() > MOST {
-            // The tick tells it.
-            self.counts_here = Some(0);
+        self.recent_here = self.recent_here.saturating_add(1);
+        self.is_busy = true;
+        if self.here.len() > MOST {
+            self.counts_here.get_or_insert(Counts::NEW).low = LOW;
+        } else if self.recent_here > RATE {
+            self.counts_here.get_or_insert(Counts::NEW);
         }
-        if self.counts_here.is_some() {
-            self.is_busy = true;
-        } else {
+        // If there are counts, the tick tells them.
+        if self.counts_here.is_none() {
             self.tell_nodes_part(&part, context);
         }
     }
@@ -349,25 +369,35 @@ impl Watched {
 
     /// Tells a node all subscribers here, or their number.
     fn tell_all_here(&mut self, node: u64, feed: u64, context: &Context<'_>) {
-        let count = self.here.len();
-        if count > MOST && self.counts_here.is_none() {
-            self.counts_here = Some(count as u64);
+        let list = if self.counts_here.is_none() { self.list_here(context) } else { None };
+        let part = list.unwrap_or_else(|| {
+            let count = self.here.len();
+            let counts = self.counts_here.get_or_insert(Counts::NEW);
+            if count > MOST {
+                counts.low = LOW;
+            }
             self.is_busy = true;
-        }
-        let part = match self.counts_here {
-            Some(_) => Part::Count(count as u64),
-            None => Part::List(members(&self.here).collect()),
-        };
+            Part::Count(count as u64)
+        });
         (context.out)(Output::Part { node, feed, channel: &self.name, part });
+    }
+
+    /// Returns the list of the subscribers here; `None` if it is too long for other nodes.
+    fn list_here(&self, context: &Context<'_>) -> Option<Part> {
+        if self.here.len() > MOST {
+            return None;
+        }
+        let list = Part::List(members(&self.here).collect());
+        (list.most_bytes(&self.name) <= context.most_part_bytes).then_some(list)
     }
 
     /// From here on watchers are told the number only, if there are too many clients or events. The tick tells it.
     fn count_if_many(&mut self) {
-        let is_large = self.has_counts() || self.clients() > MOST as u64;
-        if !self.is_watched() || !(is_large || self.recent > RATE) {
+        let is_large = self.clients() > MOST as u64;
+        if !self.is_watched() || !(is_large || self.has_counts() || self.recent > RATE) {
             return;
         }
-        let counts = self.counts.get_or_insert(Counts { low: MOST, quiet: 0, told: None });
+        let counts = self.counts.get_or_insert(Counts::NEW);
         if is_large {
             counts.low = LOW;
         }

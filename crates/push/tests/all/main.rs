@@ -24,6 +24,7 @@ mod nats;
 mod openapi;
 mod page;
 mod presence;
+mod presence_feeds;
 mod scenarios;
 mod slow;
 mod storm;

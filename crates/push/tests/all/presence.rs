@@ -1,6 +1,6 @@
 //! Events of clients that come and go: who is told what, on one node and on several, also while nodes and NATS fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use oroshi_push::{Access, GroupRule, Plan, SlowPolicy};
@@ -439,6 +439,33 @@ fn all_watchers_know_the_same_after_a_storm() {
         stay.iter().map(|client| client.client().to_owned()).chain(watchers.iter().map(Watcher::name)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     watchers.iter_mut().for_each(|watcher| watcher.until(&names));
+}
+
+/// A node asks for so many channels in several messages. Once the answers to the first ones were thrown away.
+#[test]
+fn a_node_that_comes_later_tells_of_very_many_channels() {
+    const EACH: usize = 100;
+    let Some(nats) = Nats::start("a_node_that_comes_later_tells_of_very_many_channels", &[]) else { return };
+    let target = |at: usize, presence: &str| {
+        let channels = (at * EACH..(at + 1) * EACH).map(|channel| format!("channel=room:{channel}{presence}"));
+        format!("/connect?{}", channels.collect::<Vec<_>>().join("&"))
+    };
+    let hub = nats.node(2, rules);
+    let mut watchers: Vec<Client> =
+        (0..12).map(|at| Client::open_with(hub.address, &target(at, "&presence=1"))).collect();
+    for watcher in &mut watchers {
+        (0..EACH).for_each(|_| assert!(watcher.next()["subscribed"]["presence"].is_object()));
+    }
+    let late = nats.node(2, rules);
+    let _members: Vec<Client> = (0..12).map(|at| Client::open_with(late.address, &target(at, ""))).collect();
+    for watcher in &mut watchers {
+        let mut told = BTreeSet::new();
+        while told.len() < EACH {
+            let frame = watcher.next();
+            assert!(frame["joined"].is_object(), "{frame}");
+            assert!(told.insert(frame["channel"].as_str().unwrap().to_owned()), "twice: {frame}");
+        }
+    }
 }
 
 /// A node in a process of its own, with the same rules.

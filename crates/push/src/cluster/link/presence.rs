@@ -1,12 +1,23 @@
 //! What this node tells others about the subscribers of channels: a feed for each node that watches.
+//!
+//! Parts wait at their feed until the NATS thread takes them, many in a message. So a node that asks for very many
+//! channels gets few messages, and the parts take no more of the waiting room than they have bytes.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::{Command, Link};
 use crate::cluster::wire::{Body, Head, Presence, Watch};
 use crate::presence::Part;
+
+/// A message with at least so many bytes gets no further parts.
+const FRAME_BYTES: usize = 32 * 1024;
+
+/// The most bytes of a message beside its parts.
+pub(in crate::cluster) const HEAD_BYTES: usize = 128;
 
 /// The feeds by node.
 #[derive(Debug, Default)]
@@ -21,6 +32,34 @@ struct Feed {
     /// The number of the last [`Watch`].
     last_watch: u64,
     opened_ms: u64,
+    /// What the NATS thread has not taken yet, with the most bytes that it has.
+    waiting: Vec<(Box<str>, Part)>,
+    waiting_bytes: usize,
+    room: Option<OwnedSemaphorePermit>,
+    /// Whether the NATS thread knows that there is something.
+    is_listed: bool,
+    /// Whether the node must be told how much it was told so far.
+    tells_numbers: bool,
+}
+
+impl Feed {
+    fn new(number: u64, opened_ms: u64) -> Self {
+        Feed {
+            number,
+            last: 0,
+            last_watch: 0,
+            opened_ms,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            room: None,
+            is_listed: false,
+            tells_numbers: false,
+        }
+    }
+
+    fn message(&self, parts: Vec<(Box<str>, Part)>) -> Presence {
+        Presence { feed: self.number, number: self.last, last_watch: self.last_watch, parts }
+    }
 }
 
 /// What a [`Watch`] means for its feed.
@@ -52,26 +91,78 @@ impl Link {
     pub(crate) fn tell_presence(&self, node: u64, number: u64, channel: &Arc<str>, part: Part) {
         let mut feeds = self.feeds();
         let Some(feed) = feeds.get_mut(&node).filter(|feed| feed.number == number) else { return };
-        feed.last += 1;
-        let mut frame = self.presence_frame(feed, vec![(Box::from(&**channel), part.clone())]);
-        if let Part::List(list) = &part
-            && frame.len() > self.shared.max_payload.load(Ordering::Relaxed)
-        {
-            // The names of the users are too long.
-            let count = Part::Count(list.len() as u64);
-            frame = self.presence_frame(feed, vec![(Box::from(&**channel), count)]);
+        let bytes = feed.waiting_bytes + part.most_bytes(channel);
+        let missing =
+            (bytes / 1024 + 1).saturating_sub(feed.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+        if missing > 0 {
+            let Ok(more) = Arc::clone(&self.room).try_acquire_many_owned(missing.try_into().unwrap_or(u32::MAX)) else {
+                // Without room it is lost, which the number shows.
+                feed.last += 1;
+                return;
+            };
+            match &mut feed.room {
+                Some(room) => room.merge(more),
+                None => feed.room = Some(more),
+            }
         }
-        // Without room it is lost, which its number shows.
-        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned((frame.len() / 1024 + 1) as u32) {
-            let _ = self.commands.send(Command::Tell { to: node, frame, _room: room });
+        feed.waiting_bytes = bytes;
+        feed.waiting.push((Box::from(&**channel), part));
+        if !std::mem::replace(&mut feed.is_listed, true) {
+            let _ = self.commands.send(Command::Tell { to: node });
         }
     }
 
     /// Tells each node that watches how much it was told so far.
     pub(in crate::cluster) fn tell_numbers(&self) {
-        for (&node, feed) in &*self.feeds() {
-            let frame = self.presence_frame(feed, Vec::new());
-            let _ = self.commands.send(Command::Reply { to: node, frame });
+        for (&to, feed) in &mut *self.feeds() {
+            (feed.is_listed, feed.tells_numbers) = (true, true);
+            let _ = self.commands.send(Command::Tell { to });
+        }
+    }
+
+    /// Takes the messages that wait for a node, in their order. They must be sent in this order, too. They take up room
+    /// until the permit is dropped.
+    pub(in crate::cluster) fn take_presence(&self, node: u64) -> (Vec<Vec<u8>>, Option<OwnedSemaphorePermit>) {
+        let (messages, room) = {
+            let mut feeds = self.feeds();
+            let Some(feed) = feeds.get_mut(&node) else { return (Vec::new(), None) };
+            let parts = std::mem::take(&mut feed.waiting);
+            (feed.waiting_bytes, feed.is_listed) = (0, false);
+            let tells_numbers = std::mem::take(&mut feed.tells_numbers);
+            let most = self.shared.max_payload.load(Ordering::Relaxed).saturating_sub(HEAD_BYTES);
+            let mut messages = Vec::new();
+            let (mut some, mut bytes) = (Vec::new(), 0);
+            for (channel, part) in parts {
+                let more = part.most_bytes(&channel);
+                if !some.is_empty() && (bytes >= FRAME_BYTES || bytes + more > most) {
+                    feed.last += 1;
+                    messages.push(feed.message(std::mem::take(&mut some)));
+                    bytes = 0;
+                }
+                bytes += more;
+                some.push((channel, part));
+            }
+            if !some.is_empty() {
+                feed.last += 1;
+                messages.push(feed.message(some));
+            }
+            if tells_numbers {
+                messages.push(feed.message(Vec::new()));
+            }
+            (messages, feed.room.take())
+        };
+        let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
+        (messages.into_iter().map(|message| Body::Presence(message).encode(head)).collect(), room)
+    }
+
+    /// Drops what waits for the nodes, after the link was lost. The numbers show it.
+    pub(in crate::cluster) fn drop_presence(&self) {
+        for feed in self.feeds().values_mut() {
+            if !feed.waiting.is_empty() {
+                feed.last += 1;
+            }
+            feed.waiting = Vec::new();
+            (feed.room, feed.waiting_bytes, feed.is_listed, feed.tells_numbers) = (None, 0, false, false);
         }
     }
 
@@ -88,7 +179,7 @@ impl Link {
                 Watched::Next
             }
             None if watch.number == 0 => {
-                feeds.insert(node, Feed { number: watch.feed, last: 0, last_watch: 0, opened_ms: now_ms });
+                feeds.insert(node, Feed::new(watch.feed, now_ms));
                 Watched::Opened
             }
             _ => Watched::OutOfOrder,
@@ -106,12 +197,6 @@ impl Link {
             stays
         });
         closed
-    }
-
-    fn presence_frame(&self, feed: &Feed, parts: Vec<(Box<str>, Part)>) -> Vec<u8> {
-        let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
-        let Feed { number, last, last_watch, .. } = *feed;
-        Body::Presence(Presence { feed: number, number: last, last_watch, parts }).encode(head)
     }
 
     fn feeds(&self) -> MutexGuard<'_, HashMap<u64, Feed>> {

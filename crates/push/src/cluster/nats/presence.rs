@@ -12,33 +12,37 @@ use crate::cluster::wire::{Body, Head, Presence, Watch};
 use crate::hub::presence::output;
 use crate::presence::Part;
 
-/// The most channels in a message, each with a name of at most 255 bytes.
-const CHANNELS: usize = 500;
-
 impl Worker {
     /// Tells other nodes how much they were told, and opens the feeds that this node needs. To be called with each
     /// heartbeat, behind it.
     pub(super) async fn tend_feeds(&self, client: &Client) {
-        let Some(link) = self.node.link.as_ref().filter(|_| self.node.plan.has_presence_events()) else { return };
+        let Some(link) = &self.node.link else { return };
         let now = self.shared.now_ms();
         let is_present = |node| self.peers.borrow().is_present(node);
         for node in link.close_feeds(is_present, now.saturating_sub(SILENCE_MS)) {
             self.node.presences.unfeed_all(node);
         }
+        // Also if no rule has events here: the nodes that asked would open a feed again and again.
         link.tell_numbers();
-        let held = self.node.presences.held();
-        if held.is_empty() {
-            let nodes = self.feeds.borrow_mut().close_all();
+        if !self.node.plan.has_presence_events() {
+            return;
+        }
+        if self.node.presences.held().is_empty() {
+            // Without an `await` in between: a channel that is held from now on opens feeds anew.
+            let nodes = self.feeds.borrow_mut().close_all(now);
+            nodes.iter().for_each(|&node| self.node.presences.drop_lease(node));
             for node in nodes {
-                self.node.presences.end_lease(node, &output(&self.node, &self.mailboxes));
-                self.send_watch(client, node, Watch::default()).await;
+                if !self.feeds.borrow().has(node) {
+                    self.send_watch(client, node, Watch::default()).await;
+                }
             }
             return;
         }
         let known = self.peers.borrow().known();
         for node in known {
-            if self.feeds.borrow().needs_another(node, now) {
-                self.open_feed(client, node, &held).await;
+            let needs_another = self.feeds.borrow().needs_another(node, self.shared.now_ms());
+            if needs_another {
+                self.open_feed(client, node).await;
             }
         }
     }
@@ -47,8 +51,11 @@ impl Worker {
     pub(super) async fn watch(&self, client: &Client, channel: Arc<str>, is_watched: bool) -> bool {
         let known = self.peers.borrow().known();
         if is_watched {
+            let (feeds, now) = (self.feeds.borrow(), self.shared.now_ms());
+            let awaited: Vec<u64> = known.iter().copied().filter(|&node| feeds.answers(node, now)).collect();
+            drop(feeds);
             // Before the question, so that no answer is missed.
-            self.node.presences.asked(&channel, &known);
+            self.node.presences.asked(&channel, &awaited);
         }
         for node in known {
             let next = self.feeds.borrow_mut().next(node);
@@ -58,7 +65,7 @@ impl Worker {
                     let (watched, unwatched) = if is_watched { (named, Vec::new()) } else { (Vec::new(), named) };
                     self.send_watch(client, node, Watch { feed, number, unwatched, watched }).await
                 }
-                None if is_watched => self.open_feed(client, node, &self.node.presences.held()).await,
+                None if is_watched => self.open_feed(client, node).await,
                 None => true,
             };
             if !is_sent {
@@ -69,23 +76,55 @@ impl Worker {
     }
 
     /// Opens a feed at a node, with all channels that this one watches. Returns false if the client has ended.
-    async fn open_feed(&self, client: &Client, node: u64, held: &[Arc<str>]) -> bool {
-        self.feeds.borrow_mut().open(node, self.shared.now_ms());
+    async fn open_feed(&self, client: &Client, node: u64) -> bool {
+        // A channel that is held after this has a command on its way, which finds the feed.
+        let held = self.node.presences.held();
+        if held.is_empty() {
+            // A feed on which nothing is asked would seem mute.
+            return true;
+        }
+        let mut opening = self.feeds.borrow_mut().open(node, held, self.shared.now_ms());
         self.node.presences.begin_lease(node, self.node.now_ms());
-        for some in held.chunks(CHANNELS) {
-            let Some((feed, number)) = self.feeds.borrow_mut().next(node) else { return true };
-            let watched = some.iter().map(|channel| Box::from(&**channel)).collect();
-            if !self.send_watch(client, node, Watch { feed, number, unwatched: Vec::new(), watched }).await {
+        loop {
+            let is_held = |channel: &str| self.node.presences.is_held(channel);
+            let next = opening.next(&mut self.feeds.borrow_mut(), client.max_payload(), is_held);
+            let Some(watch) = next else { return true };
+            if !self.send_watch(client, node, watch).await {
                 return false;
             }
         }
-        self.feeds.borrow_mut().opened(node);
-        true
     }
 
+    /// Sends a message on a feed. Returns false if the client has ended.
     async fn send_watch(&self, client: &Client, node: u64, watch: Watch) -> bool {
-        let frame = Body::Watch(watch).encode(Head { number: 0, ..self.head() });
-        client.publish(format!("oroshi.push.{}.node.{node:016x}", self.name), frame.into()).await.is_ok()
+        let frame = self.watch_frame(watch);
+        let (size, most) = (frame.len(), client.max_payload());
+        if size > most {
+            // The feed lacks it, which its numbers show.
+            let what =
+                format!("a node was not asked for a channel in {size} bytes: NATS takes {most} (its max_payload)");
+            self.shared.trouble(what);
+            return true;
+        }
+        client.publish(self.subject_of(node), frame.into()).await.is_ok()
+    }
+
+    fn watch_frame(&self, watch: Watch) -> Vec<u8> {
+        Body::Watch(watch).encode(Head { number: 0, ..self.head() })
+    }
+
+    /// Tells a node what waits for it. Returns false if the client has ended.
+    pub(super) async fn tell(&self, client: &Client, node: u64) -> bool {
+        let Some(link) = &self.node.link else { return true };
+        let (frames, _room) = link.take_presence(node);
+        for frame in frames {
+            // One that is too large is lost, which its number shows.
+            if frame.len() <= client.max_payload() && client.publish(self.subject_of(node), frame.into()).await.is_err()
+            {
+                return false;
+            }
+        }
+        true
     }
 
     /// Handles what another node wants to be told.
@@ -120,8 +159,7 @@ impl Worker {
             // The next feed says all.
             Heard::Closed if self.feeds.borrow().has(node) => return,
             Heard::Closed => {
-                let frame = Body::Watch(Watch::default()).encode(Head { number: 0, ..self.head() });
-                let _ = self.commands.send(Command::Reply { to: node, frame });
+                let _ = self.commands.send(Command::Reply { to: node, frame: self.watch_frame(Watch::default()) });
                 return;
             }
         }
@@ -134,11 +172,13 @@ impl Worker {
 
     /// Takes note that nodes are gone, with their subscribers and what they watch.
     pub(super) fn forget(&self, gone: &[u64]) {
-        let Some(link) = self.node.link.as_ref().filter(|_| self.node.plan.has_presence_events()) else { return };
         for &node in gone {
             self.feeds.borrow_mut().close(node);
-            self.node.presences.end_lease(node, &output(&self.node, &self.mailboxes));
+            if self.node.plan.has_presence_events() {
+                self.node.presences.end_lease(node);
+            }
         }
+        let Some(link) = &self.node.link else { return };
         for node in link.close_feeds(|node| !gone.contains(&node), u64::MAX) {
             self.node.presences.unfeed_all(node);
         }
