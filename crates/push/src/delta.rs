@@ -20,8 +20,8 @@ const MOST_BYTES: usize = 256 * 1024;
 /// The bytes of a delta's frame that a whole message's lacks.
 const MORE_BYTES: usize = 32;
 
-/// The most pieces of a text that are compared with pieces of another one. The time grows with their square if the texts
-/// are made for it: 512 pieces take one to three milliseconds, 65,536 take five seconds.
+/// The most pieces of a text that are compared with pieces of another one. The time grows with their square if the
+/// texts are made for it: 512 pieces take one to three milliseconds, 65,536 take five seconds.
 const MOST_PIECES: usize = 512;
 
 /// The way from one publication of a channel to the next, for all threads.

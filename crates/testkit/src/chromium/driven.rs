@@ -71,7 +71,9 @@ impl Browser {
         tab
     }
 
-    /// Closes a tab. A page that another one follows in its tab may live on, with its connections, in the browser's cache.
+    /// Closes a tab.
+    ///
+    /// A page that another one follows in its tab may live on in the browser's cache, with its connections.
     pub fn close(&mut self, tab: &str) {
         self.call(tab, "Page.close", json!({}));
     }
