@@ -70,7 +70,7 @@ pub(crate) struct Hub {
     patterns: Groups,
     /// How many subscriptions the sessions of this thread have.
     subscriptions: Cell<usize>,
-    /// The sessions that are told who comes and goes in a channel.
+    /// The sessions that hear who comes and goes in a channel.
     watchers: RefCell<presence::Watchers>,
     sessions: RefCell<Slab<Rc<Session>>>,
     generation: Cell<u32>,

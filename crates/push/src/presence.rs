@@ -80,7 +80,7 @@ struct Channels {
     busy: HashSet<Arc<str>>,
 }
 
-/// What a node tells another one of its subscribers of a channel.
+/// News of a node for another one about its subscribers of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All of them.
@@ -105,7 +105,7 @@ impl Part {
     }
 }
 
-/// What follows of a change. It is carried out at once, and must not come back to the presences.
+/// A consequence of a change. The caller carries it out at once, and must not come back to the presences.
 #[derive(Debug)]
 pub(crate) enum Output<'a> {
     /// A thread must report the subscribers among its sessions, with this number.

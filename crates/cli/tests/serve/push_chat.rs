@@ -45,7 +45,7 @@ fn what_one_says_the_others_see() {
     }
     browser.wait_for(&bob, "log.innerText.includes('Ann early')");
 
-    // What is said comes back to its author, too, and nothing of it is taken for markup.
+    // A message comes back to its author, too, and the page shows it as text, not as markup.
     browser.evaluate(&bob, "text.value = 'Tea? <img src=x>'; say.requestSubmit()");
     for tab in [&ann, &bob] {
         browser.wait_for(tab, "log.innerText.includes('Bob Ü Tea? <img src=x>')");
@@ -65,7 +65,7 @@ fn what_one_says_the_others_see() {
     browser.close(&second);
     browser.wait_for(&ann, "there.textContent === 'with Ann'");
 
-    // The hub ends in good form, and tells everybody a time after which to come back.
+    // The hub ends, and tells each client how long to wait before it comes back.
     let observe = "window.states = []; new MutationObserver(() => states.push(state.textContent))";
     browser.evaluate(&ann, &format!("{observe}.observe(state, {{ childList: true }})"));
     chat.process.signal(Signal::TERM);

@@ -317,7 +317,7 @@ fn a_client_builds_whole_texts_from_deltas() {
             let all: Vec<String> = sent.iter().map(|_| client.next("text").as_str().unwrap().to_owned()).collect();
             assert_eq!(all, sent);
             sent.clear();
-            // What it misses while it is away comes whole, and deltas go on from there.
+            // The messages that it misses come whole, and deltas begin at the last of them.
             assert_eq!(hub.request("DELETE", "/users/ann", b"").json()["sessions"], 1);
             hub.publish_to("delta", &text(5));
             sent.push(text(5));
@@ -339,7 +339,7 @@ fn a_client_builds_whole_texts_from_deltas() {
     }
 }
 
-/// A client is told who is there, who comes and who goes, and all of it anew after a reconnection.
+/// The hub tells a client who is there, who comes and who goes; after a reconnection, who is there again.
 fn sees_who_comes_and_goes(test: &str, transport: &str) {
     if need(test, "node").is_none() {
         return;

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::cluster::peers::HEARTBEAT_MS;
-use crate::cluster::wire::{Presence, Watch};
+use crate::cluster::wire::{HEAD_BYTES, Presence, Watch};
 
 /// After this silence another feed is opened, milliseconds. Nodes speak on a feed with each heartbeat.
 const FEED_SILENCE_MS: u64 = HEARTBEAT_MS * 3 / 2;
@@ -26,9 +26,6 @@ const CHANNELS: usize = 500;
 
 /// The most bytes of channels in a message, unless NATS takes less.
 const CHANNELS_BYTES: usize = 64 * 1024;
-
-/// The most bytes of a message beside its channels.
-const HEAD_BYTES: usize = 128;
 
 /// The feeds of this node, by the node that tells.
 #[derive(Debug, Default)]
@@ -69,7 +66,7 @@ impl Feed {
     }
 }
 
-/// What a message on a feed means.
+/// The state of a feed after a message on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Its parts hold.
@@ -191,7 +188,7 @@ impl Feeds {
         self.mute.remove(&node);
         (feed.heard_ms, feed.was_heard) = (now, true);
         let is_next = if presence.parts.is_empty() {
-            // What was sent since the last such message may still be on its way.
+            // The node may not have got yet what this one sent since the last such message.
             let has_all = presence.last_watch + 1 >= feed.sent_before;
             feed.sent_before = feed.sent;
             has_all && presence.number == feed.received

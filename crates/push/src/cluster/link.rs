@@ -20,7 +20,7 @@ use crate::plan::Cluster;
 use crate::publish::{Publish, StoreError, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, PollError, SessionInfo};
-pub(super) use presence::{HEAD_BYTES, Watched};
+pub(super) use presence::Watched;
 use replies::{PendingReceipts, Replies};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.

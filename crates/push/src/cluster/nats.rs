@@ -29,10 +29,10 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::feeds::Feeds;
-use crate::cluster::link::{Command, HEAD_BYTES, Link, LinkEnd, OtherNodes, Progress, Shared, count};
+use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, SILENCE_MS};
 use crate::cluster::stream::Followed;
-use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
+use crate::cluster::wire::{self, Body, BroadcastCounts, HEAD_BYTES, Head, Request};
 use crate::hub::Hub;
 use crate::hub::missed::Missed;
 use crate::mailboxes::Mailboxes;

@@ -20,7 +20,7 @@ use crate::message::{Message, TRANSPORTS};
 use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, PollError, SessionInfo};
-pub(super) use presence::{Presence, Watch};
+pub(super) use presence::{HEAD_BYTES, Presence, Watch};
 use reader::Reader;
 
 /// The version of the protocol. Nodes refuse messages of another version.

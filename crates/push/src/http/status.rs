@@ -161,7 +161,7 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
             "Channels whose subscribers this node notes, as clients watch",
             presences.channels as u64,
         ),
-        ("presence_watchers", "Subscriptions that are told who comes and goes", presences.watchers as u64),
+        ("presence_watchers", "Subscriptions whose clients hear who comes and goes", presences.watchers as u64),
         ("draining", "1 while the hub ends", u64::from(hub.draining.get())),
     ] {
         metrics.one(name, Gauge, help, value);

@@ -23,7 +23,7 @@ const QUIET: u8 = 3;
 /// Each channel waits for 0 to 3 further ticks. So not all lists go out in one turn after a node died.
 const SPREAD: u64 = 4;
 
-/// What changes need besides their channel.
+/// The things that a change needs beside its channel.
 pub(super) struct Context<'a> {
     /// The number of the last event of any channel.
     pub(super) version: &'a AtomicU64,
@@ -72,7 +72,7 @@ pub(super) struct Watched {
     ready: watch::Sender<bool>,
 }
 
-/// What is known of another node's subscribers.
+/// The subscribers of another node, as far as this one knows them.
 #[derive(Debug)]
 enum Known {
     List(Members),

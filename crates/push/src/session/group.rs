@@ -396,6 +396,8 @@ mod tests {
     #[test]
     fn a_subscriber_is_small() {
         assert!(size_of::<Subscriber>() <= 24, "{} bytes", size_of::<Subscriber>());
+        let of_delta = size_of::<(u32, Option<Held>)>();
+        assert!(of_delta <= 40, "{of_delta} bytes");
     }
 
     #[test]

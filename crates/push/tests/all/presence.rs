@@ -32,7 +32,7 @@ pub(crate) fn rules(plan: &mut Plan) {
     ];
 }
 
-/// What a client of these tests knows of a channel that it watches.
+/// The clients in a channel, as one that watches knows them.
 struct Watcher {
     client: Client,
     /// The users of the clients that are there; `None`: it knows their number only.
@@ -353,7 +353,7 @@ fn nodes_that_lose_nats_find_each_others_clients_again() {
     for (watcher, name) in watchers.iter_mut().zip(all) {
         watcher.until(&[name]);
     }
-    // What changes meanwhile is known afterwards.
+    // Afterwards clients know the changes of the time between.
     let away = subscriber(&hubs[0], "room:a");
     let newest = Watcher::start(hubs[1].address, "room:b");
     nats.restart();

@@ -1,4 +1,4 @@
-//! What this node tells others about the subscribers of channels: a feed for each node that watches.
+//! This node tells others about the subscribers of channels: on a feed for each node that watches.
 //!
 //! Parts wait at their feed until the NATS thread takes them, many in a message. So a node that asks for very many
 //! channels gets few messages, and the parts take no more of the waiting room than they have bytes.
@@ -10,20 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Command, Link};
-use crate::cluster::wire::{Body, Head, Presence, Watch};
+use crate::cluster::wire::{Body, HEAD_BYTES, Head, Presence, Watch};
 use crate::presence::Part;
 
 /// A message with at least so many bytes gets no further parts.
 const FRAME_BYTES: usize = 32 * 1024;
 
-/// The most bytes of a message beside its parts.
-pub(in crate::cluster) const HEAD_BYTES: usize = 128;
-
 /// The feeds by node.
 #[derive(Debug, Default)]
 pub(super) struct Feeds(Mutex<HashMap<u64, Feed>>);
 
-/// What one node is told.
+/// The messages to one node that watches.
 #[derive(Debug)]
 struct Feed {
     number: u64,
@@ -32,7 +29,7 @@ struct Feed {
     /// The number of the last [`Watch`].
     last_watch: u64,
     opened_ms: u64,
-    /// What the NATS thread has not taken yet, with the most bytes that it has.
+    /// The parts that the NATS thread has not taken yet, and the most bytes that they take.
     waiting: Vec<(Box<str>, Part)>,
     waiting_bytes: usize,
     room: Option<OwnedSemaphorePermit>,
@@ -62,7 +59,7 @@ impl Feed {
     }
 }
 
-/// What a [`Watch`] means for its feed.
+/// The state of a feed after a [`Watch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cluster) enum Watched {
     /// It opened the feed. Any earlier one has ended.

@@ -8,6 +8,9 @@ use super::{DecodeError, number, text, texts};
 use crate::presence::Part;
 use crate::session::channels::Member;
 
+/// The most bytes of a message beside its channels or parts.
+pub(in crate::cluster) const HEAD_BYTES: usize = 128;
+
 /// Channels of which the sender wants to be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cluster) struct Watch {
