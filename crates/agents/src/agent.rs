@@ -15,6 +15,9 @@ const KEPT_RUNS: usize = 4;
 const KEPT_BYTES: usize = 256 << 20;
 /// Deltas that are sent again at a time.
 const AGAIN: usize = 8;
+/// How long a delta may be unconfirmed before it is sent again, nanoseconds; twice as long after each time, up to
+/// [`PATIENCE`]. A coordinator that is behind has more to do with each delta that comes twice.
+const UNCONFIRMED: u64 = 1_000_000_000;
 
 /// What the agent's surroundings are to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +50,11 @@ struct Task {
     deltas: Vec<Vec<u8>>,
     /// Deltas that the coordinator has.
     confirmed: usize,
+    /// When those that it does not have are sent again, if it has none of them until then; and how long that was.
+    again: Option<u64>,
+    pause: u64,
+    /// A new coordinator collects the run: it asks for the next deltas by confirming those before.
+    is_collected: bool,
     /// The messages that it has published, and whether the coordinator has told the published messages.
     published: Option<Vec<u8>>,
     knows_published: bool,
@@ -215,7 +223,7 @@ impl Agent {
     fn collect(&mut self, run: u64, now: u64) -> Vec<Action> {
         let ended = |task: &&mut Task| task.run == run && task.phase == Phase::Ended && !task.deltas.is_empty();
         let Some(task) = self.task.iter_mut().chain(&mut self.kept).find(ended) else { return Vec::new() };
-        (task.confirmed, task.heard) = (0, now);
+        (task.confirmed, task.heard, task.is_collected) = (0, now, true);
         let (name, deltas) = (self.name.clone(), task.deltas.len() as u32);
         if task.packed.is_none() {
             // It was packed before, so it is not too large.
@@ -243,6 +251,9 @@ impl Task {
             heard: now,
             deltas: Vec::new(),
             confirmed: 0,
+            again: None,
+            pause: UNCONFIRMED,
+            is_collected: false,
             published: None,
             knows_published: false,
             refused: None,
@@ -292,6 +303,30 @@ impl Task {
         Action::Send(Up { run: self.run, session: self.session, body })
     }
 
+    /// The coordinator has so many deltas. Returns whether the next ones are to be sent again.
+    fn confirm(&mut self, confirmed: usize, now: u64) -> bool {
+        let confirmed = confirmed.min(self.deltas.len());
+        let is_progress = confirmed > self.confirmed;
+        self.confirmed = self.confirmed.max(confirmed);
+        if self.is_collected || self.confirmed == self.deltas.len() {
+            self.again = None;
+            return self.is_collected;
+        }
+        match self.again {
+            Some(at) if !is_progress && now < at => false,
+            Some(_) if !is_progress => {
+                self.pause = (self.pause * 2).min(PATIENCE);
+                self.again = Some(now + self.pause);
+                true
+            }
+            _ => {
+                self.pause = UNCONFIRMED;
+                self.again = Some(now + self.pause);
+                false
+            }
+        }
+    }
+
     fn hear(&mut self, body: ToAgent, now: u64) -> Vec<Action> {
         self.heard = now;
         match body {
@@ -315,8 +350,8 @@ impl Task {
                 if self.phase == Phase::Running { vec![started] } else { Vec::new() }
             }
             ToAgent::Beat(confirmed) => {
-                self.confirmed = self.confirmed.max((confirmed as usize).min(self.deltas.len()));
-                let again = self.deltas.iter().enumerate().skip(self.confirmed).take(AGAIN);
+                let again = if self.confirm(confirmed as usize, now) { AGAIN } else { 0 };
+                let again = self.deltas.iter().enumerate().skip(self.confirmed).take(again);
                 let again = again.map(|(number, delta)| self.says(FromAgent::Delta(number as u32, delta.clone())));
                 // What was said before may be lost.
                 let state = match (&self.refused, self.phase) {

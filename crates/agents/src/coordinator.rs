@@ -301,7 +301,9 @@ impl Coordinator {
     }
 
     /// Time passes: to be called every few milliseconds before the start, and several times per second after that.
-    pub fn tick(&mut self, now: u64) -> Vec<Order> {
+    /// `taken`: all that came before this moment was passed to [`Coordinator::message`]. A coordinator that is behind
+    /// knows nothing of the time after it, and takes no agent for silent because its messages wait.
+    pub fn tick(&mut self, now: u64, taken: u64) -> Vec<Order> {
         let pause = if self.phase == Phase::Finding { ASK } else { AGAIN };
         let again = now.saturating_sub(self.last) >= pause;
         if again {
@@ -311,7 +313,7 @@ impl Coordinator {
             Phase::Finding if now - self.since > FINDING => self.over(Err(vec![self.missing()])),
             Phase::Finding if again => vec![Order::Send(Down { run: self.run, session: 0, body: ToAgent::Who })],
             Phase::Preparing => self.prepare(now, again),
-            Phase::Running => self.run(now, again),
+            Phase::Running => self.run(now, taken, again),
             Phase::Finding | Phase::Over => Vec::new(),
         }
     }
@@ -372,7 +374,7 @@ impl Coordinator {
         asked.collect()
     }
 
-    fn run(&mut self, now: u64, again: bool) -> Vec<Order> {
+    fn run(&mut self, now: u64, taken: u64, again: bool) -> Vec<Order> {
         let mut orders = Vec::new();
         if again {
             orders.extend(self.starts());
@@ -392,7 +394,7 @@ impl Coordinator {
                 orders.push(Order::Note(format!("{}: {}", agent.name, mistakes.join("; "))));
                 lost = true;
             }
-            if !agent.ended && agent.lost.is_none() && !waits && now.saturating_sub(agent.heard) > LOST {
+            if !agent.ended && agent.lost.is_none() && !waits && taken.saturating_sub(agent.heard) > LOST {
                 agent.lost = Some(now);
                 orders.push(Order::Note(format!("{} is not heard any more", agent.name)));
                 lost = true;

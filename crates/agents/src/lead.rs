@@ -76,9 +76,12 @@ pub fn lead<W: Parts>(
         Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
     let mut shown = 0;
     let mut stopped = false;
+    // All that came before this moment was taken.
+    let mut taken = 0;
     let result = loop {
         match bus.arrivals().recv_timeout(leading.patience(&coordinator)) {
             Ok(Arrival::Frame(frame, at)) => {
+                taken = at;
                 if let Ok(up) = wire::open::<Up>(key, Direction::Up, group, &frame) {
                     let orders = coordinator.message(up, at);
                     leading.obey(&mut coordinator, orders, observer)?;
@@ -86,7 +89,8 @@ pub fn lead<W: Parts>(
             }
             Ok(Arrival::Note(note)) => observer.note(&note),
             Ok(Arrival::Link(is_up)) => coordinator.link(is_up, monotonic_ns()),
-            Ok(Arrival::Woken) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Arrival::Woken) => {}
+            Err(RecvTimeoutError::Timeout) => taken = monotonic_ns(),
             Err(RecvTimeoutError::Disconnected) => return Err(LeadError::Ended),
         }
         let now = monotonic_ns();
@@ -101,7 +105,7 @@ pub fn lead<W: Parts>(
             let orders = coordinator.stop(now);
             leading.obey(&mut coordinator, orders, observer)?;
         }
-        let orders = coordinator.tick(now);
+        let orders = coordinator.tick(now, taken);
         leading.obey(&mut coordinator, orders, observer)?;
         if let Some(result) = leading.over.take() {
             break result;

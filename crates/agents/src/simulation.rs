@@ -28,6 +28,8 @@ enum Fault {
     Outage(u64, u64),
     /// One in so many messages is lost.
     Losses(u64),
+    /// From the start on, the coordinator takes each message this long after it came.
+    Behind(u64),
 }
 
 struct Simulated {
@@ -49,7 +51,8 @@ struct Simulated {
 
 enum Parcel {
     Down(Down),
-    Up(Up),
+    /// With the moment at which it comes.
+    Up(Up, u64),
 }
 
 struct World {
@@ -100,7 +103,24 @@ impl World {
         }
     }
 
-    fn post(&mut self, parcel: Parcel) {
+    fn up(&mut self, up: Up) {
+        let at = self.arrival();
+        let behind = match self.fault {
+            Fault::Behind(behind) if self.is_running() => behind,
+            _ => 0,
+        };
+        self.post(Parcel::Up(up, at), at + behind);
+    }
+
+    fn arrival(&mut self) -> u64 {
+        self.now + self.random.u64(50_000..400_000)
+    }
+
+    fn is_running(&self) -> bool {
+        self.coordinator.as_ref().is_some_and(Coordinator::is_running)
+    }
+
+    fn post(&mut self, parcel: Parcel, at: u64) {
         let lost = match self.fault {
             Fault::Partition(from, until) | Fault::Outage(from, until) => (from..until).contains(&self.now),
             Fault::Losses(one_in) => self.random.u64(0..one_in) == 0,
@@ -108,14 +128,17 @@ impl World {
         };
         if !lost {
             self.sent += 1;
-            self.parcels.insert((self.now + self.random.u64(50_000..400_000), self.sent), parcel);
+            self.parcels.insert((at, self.sent), parcel);
         }
     }
 
     fn orders(&mut self, orders: Vec<Order>) {
         for order in orders {
             match order {
-                Order::Send(down) => self.post(Parcel::Down(down)),
+                Order::Send(down) => {
+                    let at = self.arrival();
+                    self.post(Parcel::Down(down), at);
+                }
                 Order::Add(index, delta) => {
                     let number = u64::from(delta[0]);
                     self.added.entry(index).or_default().push(number);
@@ -135,7 +158,7 @@ impl World {
     fn actions(&mut self, index: usize, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send(up) => self.post(Parcel::Up(up)),
+                Action::Send(up) => self.up(up),
                 Action::Prepare(job) => {
                     let simulated = &mut self.agents[index];
                     simulated.ready_at = Some(self.now + 50 * MS);
@@ -190,7 +213,7 @@ impl World {
                         }
                     }
                 }
-                Parcel::Up(up) => {
+                Parcel::Up(up, at) => {
                     if let Some(coordinator) = &mut self.coordinator {
                         let orders = coordinator.message(up, at);
                         self.orders(orders);
@@ -202,7 +225,11 @@ impl World {
             && self.result.is_none()
             && let Some(coordinator) = &mut self.coordinator
         {
-            let orders = coordinator.tick(self.now);
+            let behind = match self.fault {
+                Fault::Behind(behind) if coordinator.is_running() => behind,
+                _ => 0,
+            };
+            let orders = coordinator.tick(self.now, self.now.saturating_sub(behind));
             self.orders(orders);
         }
         for index in 0..self.agents.len() {
@@ -341,6 +368,25 @@ fn lost_messages_and_short_partitions_change_nothing() {
         assert!(world.final_agents.iter().all(|agent| agent.lost.is_none()), "{fault:?}");
         let told: Vec<_> = world.agents.iter().map(|simulated| simulated.told.clone()).collect();
         assert!(told[0].is_empty() && told[1..].iter().all(|told| *told == [[42]]), "{fault:?}: {told:?}");
+    }
+}
+
+/// A coordinator whose machine is too slow for its agents' messages loses none of them, and is not sent ever more.
+#[test]
+fn a_coordinator_that_is_behind_loses_no_agent() {
+    let mut sent = Vec::new();
+    for fault in [Fault::None, Fault::Behind(SECOND), Fault::Behind(LOST + SECOND), Fault::Behind(20 * SECOND)] {
+        let mut world = World::new(50, fault, OnLoss::Abort, 1);
+        world.run();
+        assert_eq!(world.result, Some(Ok(())), "{fault:?}");
+        assert!(world.final_agents.iter().all(|agent| agent.lost.is_none()), "{fault:?}");
+        assert!(world.added.len() == 50 && world.added.values().all(|deltas| deltas.len() as u64 == LENGTH));
+        sent.push(world.sent);
+    }
+    // The run ends later by so much: both sides say twice per second that they live, and some deltas come twice.
+    for (index, seconds) in [1, 6, 20].into_iter().enumerate() {
+        let most = sent[0] + 50 * (6 * seconds + 3 * LENGTH);
+        assert!(sent[index + 1] <= most, "{sent:?}: at most {most} when behind by {seconds} s");
     }
 }
 
