@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the test programs of the workspace, and with --gem those of the gem, whose builds are in the folder
-TARGET; several at a time.
+"""Runs the test programs of the workspace, the tests of the scripts, and with --gem those of the gem, whose builds are in
+the folder TARGET; several at a time.
 
     scripts/run_tests.py [--gem TARGET]
 
@@ -28,6 +28,7 @@ MOST_SECONDS = int(os.environ.get("OROSHI_TEST_MOST", "800"))
 
 def main():
     jobs = [("doc tests", ["cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], pathlib.Path("."), {})]
+    jobs.append(("scripts", ["python3", "-B", "-m", "unittest", "discover", "-s", "scripts", "-p", "test_*.py"], pathlib.Path("."), {}))
     jobs += programs()
     if len(sys.argv) == 3 and sys.argv[1] == "--gem":
         jobs += gem_files(sys.argv[2])

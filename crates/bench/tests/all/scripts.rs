@@ -264,7 +264,8 @@ fn no_run_waits_for_a_pause_that_nothing_would_follow() {
 #[test]
 fn in_an_open_loop_no_arrival_waits_for_a_connection_that_is_free() {
     let peer = Peer::answering(|_| OK.to_vec());
-    let open = Draft { load: Load::rate(200.0, Spacing::Constant, 0), ..requests(&peer.url, 5, 2) };
+    // As many connections as requests: one is free though all answers come late.
+    let open = Draft { load: Load::rate(200.0, Spacing::Constant, 0), ..requests(&peer.url, 5, 5) };
     let (_, draft) = scripted(open, turns(&[&get("/")]));
     let record = run(draft);
     all_answered(&record, 5);
