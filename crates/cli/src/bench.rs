@@ -2,7 +2,7 @@
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
 //! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those
-//! of scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
+//! of scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `wrk` and `ab`
 //! write the report, `remote` sends it to Prometheus, and `command_line` writes the command line in it. `view` has the
 //! lines that a terminal shows during the run. `agents` leads load
 //! machines, and `travel` makes words of a load for them. `self_test` measures oroshi itself.

@@ -22,7 +22,7 @@
 //! A file imports only files of its own layer or of layers above it in this list.
 //!
 //! 1. Values. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one. `message`: a message and its frames, which
-//!    `compression` compresses.
+//!    `compression` compresses. `delta`: a publication as what differs from the one before.
 //!    `publish`: a publish, its targets, its receipt. `rights`: who may do what in a channel. `jwt`: the tokens of
 //!    clients. `rates`: what clients may send per second. `secrets`: keys and tokens of the hub.
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the

@@ -135,7 +135,11 @@ impl<S: Read + Write> WebSocket<S> {
     pub fn send(&mut self, kind: Kind, data: &[u8]) {
         let mut out = Vec::new();
         encode::masked_message(&mut out, kind, data, [9, 8, 7, 6]);
-        self.stream.write_all(&out).unwrap();
+        if let Err(error) = self.stream.write_all(&out) {
+            // Its last words say why it hung up.
+            while read_more(&mut self.stream, &mut self.bytes) {}
+            panic!("{error}, after {:?}", String::from_utf8_lossy(&self.bytes));
+        }
     }
 
     /// Waits for this many bytes as they come, and returns them; none of them is decoded.
