@@ -25,15 +25,16 @@ pub(crate) fn rules(plan: &mut Plan) {
         ..GroupRule::default()
     };
     plan.threads = 2;
-    plan.groups = vec![
+    let rules = [
         room("room:*"),
         GroupRule { presence: Access::Users, ..room("users:*") },
         GroupRule { presence_events: false, ..room("silent:*") },
     ];
+    plan.groups.splice(..0, rules);
 }
 
 /// The clients in a channel, as one that watches knows them.
-struct Watcher {
+pub(crate) struct Watcher {
     client: Client,
     /// The users of the clients that are there; `None`: it knows their number only.
     list: Option<BTreeMap<String, Value>>,
@@ -42,7 +43,7 @@ struct Watcher {
 
 impl Watcher {
     /// Subscribes a client with presence.
-    fn start(address: std::net::SocketAddr, channel: &str) -> Watcher {
+    pub(crate) fn start(address: std::net::SocketAddr, channel: &str) -> Watcher {
         let mut client = Client::open_with(address, "/connect");
         let answer = client.ask(json!({ "subscribe": { "channel": channel, "presence": true } }));
         let mut watcher = Watcher { client, list: None, clients: 0 };
@@ -80,7 +81,7 @@ impl Watcher {
     }
 
     /// Hears frames until these clients are there, and no others.
-    fn until(&mut self, names: &[&str]) {
+    pub(crate) fn until(&mut self, names: &[&str]) {
         let mut names = names.to_vec();
         names.sort_unstable();
         while self.list.as_ref().is_none_or(|list| !list.keys().eq(&names)) {
@@ -88,7 +89,7 @@ impl Watcher {
         }
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.client.client().to_owned()
     }
 }

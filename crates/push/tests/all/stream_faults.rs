@@ -1,7 +1,8 @@
 //! Random faults under load: three nodes and NATS with JetStream are killed and stand still.
 //!
-//! Each client has every confirmed message once and in order, or was told that it may lack some. `OROSHI_MOMENTS` says
-//! how many faults there are, and `OROSHI_SEED` repeats a run.
+//! Each client has every confirmed message once and in order, or was told that it may lack some; after each fault, one
+//! client of each node knows again who is there. `OROSHI_MOMENTS` says how many faults there are, and `OROSHI_SEED`
+//! repeats a run. With `OROSHI_MOMENTS`, as in `make push-faults`, presence has to be right within [`RIGHT`].
 #![allow(clippy::print_stderr)] // the seed, and each fault
 
 use std::collections::HashSet;
@@ -15,14 +16,19 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster_faults::{FarNode, STREAM};
+use crate::cluster_faults::{FarNode, PRESENCE, STREAM};
 use crate::hub::{self, PATIENCE, frame};
 use crate::nats::{Nats, freeze, signal};
+use crate::presence::Watcher;
 use crate::stream::jetstream;
 
 const NODES: usize = 3;
 const CLIENTS: usize = 6;
 const CHANNEL: &str = "kept:a";
+/// Where one client of each node is told who comes and goes.
+const ROOM: &str = "room:a";
+/// How long after a fault presence may be wrong.
+const RIGHT: Duration = Duration::from_secs(5);
 
 /// How long a client waits for a frame before it looks whether the test is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -92,6 +98,8 @@ fn every_client_has_each_confirmed_message_once_and_in_order_or_was_told() {
         };
         // The others end with this thread, whether or not it fails.
         let over = Over(&scene);
+        let mut watchers: Vec<Watcher> = nodes.iter().map(|node| Watcher::start(node.address, ROOM)).collect();
+        let mut slowest = all_are_there(&mut watchers);
         for moment in 0..moments {
             std::thread::sleep(Duration::from_millis(random.u64(200..1500)));
             let fault = random.u8(..4);
@@ -111,9 +119,13 @@ fn every_client_has_each_confirmed_message_once_and_in_order_or_was_told() {
                 }
                 2 => {
                     nodes[at].child.kill().unwrap();
-                    std::thread::sleep(length);
+                    drop(watchers.remove(at));
+                    let right = all_are_there(&mut watchers);
+                    slowest = slowest.max(right);
+                    std::thread::sleep(length.saturating_sub(right));
                     nodes[at] = start(&nats);
                     lock(&scene.nodes)[at] = nodes[at].address;
+                    watchers.insert(at, Watcher::start(nodes[at].address, ROOM));
                 }
                 _ => {
                     freeze(&nodes[at].child);
@@ -121,7 +133,10 @@ fn every_client_has_each_confirmed_message_once_and_in_order_or_was_told() {
                     signal(&nodes[at].child, Signal::CONT);
                 }
             }
+            slowest = slowest.max(all_are_there(&mut watchers));
         }
+        eprintln!("seed {seed}: presence was right after {slowest:?} at the latest");
+        assert!(number("OROSHI_MOMENTS").is_none() || slowest <= RIGHT, "seed {seed}: presence took {slowest:?}");
         for node in &nodes {
             node.until("the others", |cluster| cluster["nodes"] == NODES - 1 && cluster["following"] == true);
         }
@@ -138,8 +153,17 @@ fn every_client_has_each_confirmed_message_once_and_in_order_or_was_told() {
     eprintln!("seed {seed}: {} messages, told {told} times", confirmed.len());
 }
 
+/// Waits until each of these knows that all of them are there, and nobody else. Returns how long that took.
+fn all_are_there(watchers: &mut [Watcher]) -> Duration {
+    let start = Instant::now();
+    let names: Vec<String> = watchers.iter().map(Watcher::name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    watchers.iter_mut().for_each(|watcher| watcher.until(&names));
+    start.elapsed()
+}
+
 fn start(nats: &Nats) -> FarNode {
-    let node = FarNode::with(nats, &[(STREAM, Path::new("1"))]);
+    let node = FarNode::with(nats, &[(STREAM, Path::new("1")), (PRESENCE, Path::new("1"))]);
     node.until("the stream", |cluster| cluster["following"] == true);
     node
 }
