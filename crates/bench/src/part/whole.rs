@@ -6,8 +6,9 @@ use oroshi_stats::{Point as _, Sketch};
 
 use super::{Delta, FirstFacts, Implausible, Measured, PartEnd, PartFate, PartProgress, Parts, SentPoint};
 use crate::assemble::{Finished, assemble};
+use crate::course::{Course, PointData, PointSeries, fewest};
 use crate::first::FirstResponse;
-use crate::follow::{PointData, PointSeries, Progress, Stage, fewest};
+use crate::follow::{Progress, Stage};
 use crate::machine::{MachineRecord, OTHER_PROCESSES};
 use crate::plan::{Plan, Watching};
 use crate::record::{AgentRecord, AgentState, Record};
@@ -203,13 +204,18 @@ impl Parts for Whole {
             left: self.plan.duration.map(|duration| duration.saturating_sub(elapsed)),
             done: self.tally.answered,
             rate: last.requests as f64 / elapsed.as_secs_f64().clamp(0.1, 1.5),
-            p50_ns: last.service.quantile(0.5),
-            p99_ns: last.service.quantile(0.99),
+            service: last.service,
             errors: self.tally.failures.errors(),
             failures: self.tally.failures,
             server_cpu: None,
             alive: self.parts.iter().filter_map(|part| part.alive).sum(),
         }
+    }
+
+    fn course(&self) -> Option<Course<'_>> {
+        // A part that has ended has handed over everything.
+        let running = self.parts.iter().filter(|part| part.end.is_none());
+        Some(self.series.course(running.map(|part| part.until).min().unwrap_or(u64::MAX)))
     }
 
     fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {

@@ -146,8 +146,8 @@ fn describe(progress: &Progress, connections: usize, requests: Option<u64>) -> S
     format!(
         "[{stage}{left}] {}/s  p50 {}  p99 {}  {}  {}/{connections} connections",
         units::number(progress.rate),
-        time(progress.p50_ns),
-        time(progress.p99_ns),
+        time(progress.service.quantile(0.5)),
+        time(progress.service.quantile(0.99)),
         units::plural(progress.errors, "error"),
         progress.alive,
     )
@@ -246,7 +246,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use oroshi_bench::FailureCounts;
-    use oroshi_stats::Latency;
+    use oroshi_stats::{Latency, Sketch};
 
     use super::*;
 
@@ -257,8 +257,7 @@ mod tests {
             left: Some(Duration::from_millis(7100)),
             done: 1234,
             rate: 61_234.4,
-            p50_ns: Some(94_100),
-            p99_ns: None,
+            service: Sketch::new(),
             errors: 1,
             failures: FailureCounts::default(),
             server_cpu: None,
@@ -268,8 +267,11 @@ mod tests {
 
     #[test]
     fn the_line_says_what_happens_and_how_long_it_will() {
-        let text = describe(&progress(), 100, None);
-        assert_eq!(text, "[8s left] 61,234/s  p50 94.1us  p99 -  1 error  99/100 connections");
+        let mut service = Sketch::new();
+        service.record(94_100);
+        let text = describe(&Progress { service, ..progress() }, 100, None);
+        assert_eq!(text, "[8s left] 61,234/s  p50 94.1us  p99 94.1us  1 error  99/100 connections");
+        assert!(describe(&progress(), 100, None).contains("  p50 -  p99 -  "));
         let counted = Progress { left: None, stage: Stage::WarmUp, ..progress() };
         assert!(describe(&counted, 100, Some(5000)).starts_with("[warm-up, 1,234 of 5,000 answered] "));
         assert!(describe(&counted, 100, None).starts_with("[warm-up, 2s] "));

@@ -32,7 +32,7 @@ impl View {
         }
         if self.seen.is_multiple_of(EACH) {
             self.rates.push_back(progress.rate);
-            self.p99s.push_back(progress.p99_ns.map(|ns| ns as f64));
+            self.p99s.push_back(progress.service.quantile(0.99).map(|ns| ns as f64));
             while self.rates.len() > MOST_POINTS {
                 self.rates.pop_front();
                 self.p99s.pop_front();
@@ -94,6 +94,7 @@ mod tests {
     use std::time::Duration;
 
     use oroshi_bench::{Failure, FailureCounts};
+    use oroshi_stats::Sketch;
 
     use super::*;
 
@@ -101,14 +102,15 @@ mod tests {
         let mut failures = FailureCounts::default();
         failures.add_many(Failure::Timeout, 3);
         failures.add_many(Failure::Status, 1200);
+        let mut service = Sketch::new();
+        service.record(rate as u64);
         Progress {
             stage,
             elapsed: Duration::from_secs(1),
             left: Some(Duration::from_secs(9)),
             done: 10,
             rate,
-            p50_ns: Some(1000),
-            p99_ns: (rate > 0.0).then_some(rate as u64),
+            service,
             errors: 1203,
             failures,
             server_cpu: Some(0.934),
