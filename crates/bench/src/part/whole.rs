@@ -58,6 +58,9 @@ struct PartState {
     end: Option<Box<PartEnd>>,
 }
 
+/// The course does not wait for a part that is so far behind the others, nanoseconds.
+const SILENT: u64 = 3_000_000_000;
+
 impl Whole {
     /// Begins with nothing. `plan`: that of the whole; its [`part`](Plan::part) says how many parts there are.
     #[must_use]
@@ -213,9 +216,10 @@ impl Parts for Whole {
     }
 
     fn course(&self) -> Option<Course<'_>> {
-        // A part that has ended has handed over everything.
-        let running = self.parts.iter().filter(|part| part.end.is_none());
-        Some(self.series.course(running.map(|part| part.until).min().unwrap_or(u64::MAX)))
+        let newest = self.parts.iter().map(|part| part.until).max().unwrap_or(0);
+        // A part that has ended has handed over everything. The course does not wait for a part that was lost.
+        let awaited = self.parts.iter().filter(|part| part.end.is_none() && part.until + SILENT >= newest);
+        Some(self.series.course(awaited.map(|part| part.until).min().unwrap_or(newest)))
     }
 
     fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {
