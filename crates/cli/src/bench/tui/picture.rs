@@ -13,9 +13,9 @@ use ratatui_core::style::{Color, Modifier, Style};
 use super::super::view::{cut, errors, sparkline};
 use super::map::{Rows, columns};
 
-/// The smallest area with a view, and the rows of figures above the map.
+/// The smallest area with a view.
 const NARROWEST: u16 = 50;
-const LOWEST: u16 = 10;
+const LOWEST: u16 = 11;
 /// The least rows of the map, with its axis.
 const LEAST_MAP: u16 = 4;
 /// From this height on, blank rows separate the parts.
@@ -160,8 +160,8 @@ pub(super) fn draw(known: &Known, area: Rect, buffer: &mut Buffer) {
         rest.skip();
     }
     if rest.area.height < LEAST_MAP {
+        let more = LEAST_MAP - rest.area.height;
         if let Some(mut row) = rest.row(buffer) {
-            let more = LOWEST + LEAST_MAP - area.height;
             row.text(&format!("histogram and heat map: {} needed", units::plural(more.into(), "more row")), DIM);
         }
         return;
@@ -254,13 +254,24 @@ fn figures(known: &Known, rest: &mut Rest, buffer: &mut Buffer) {
     if let Some(cpus) = progress.and_then(|progress| progress.server_cpu) {
         let percent = |cpus: f64| units::percent((cpus * 100.0).round() / 100.0);
         let mean = (!known.server.is_empty()).then(|| known.server.iter().sum::<f64>() / known.server.len() as f64);
-        let each = known.server.len().div_ceil(room.max(1).into()).max(1);
-        let course = known.server.chunks(each).map(|part| Some(part.iter().sum::<f64>() / part.len() as f64));
-        line("server CPU", Some(percent(cpus)), mean.map(percent), sparkline(course, room.into()));
+        let course = spread(&known.server, columns.len());
+        line("server CPU", Some(percent(cpus)), mean.map(percent), sparkline(course.into_iter(), room.into()));
     }
     if let (Some(progress), Some(mut row)) = (progress, rest.row(buffer)) {
         counted(progress, &mut row);
     }
+}
+
+/// Returns the means of values over so many equal stretches of the time that they cover.
+fn spread(values: &[f64], stretches: usize) -> Vec<Option<f64>> {
+    let place = |stretch: usize| stretch * values.len() / stretches.max(1);
+    let mean = |stretch| {
+        // With fewer values than stretches, neighbours share one.
+        let from = place(stretch).min(values.len().saturating_sub(1));
+        let part = values.get(from..place(stretch + 1).max(from + 1))?;
+        Some(part.iter().sum::<f64>() / part.len() as f64)
+    };
+    (0..stretches).map(mean).collect()
 }
 
 /// Answers, and errors by name: as many names as fit.
