@@ -75,8 +75,8 @@ mod worker;
 
 pub use arrivals::{Arrivals, Spacing, Stage};
 pub use check::Check;
-pub use failure::{Failure, FailureCounts};
 pub use course::{Course, PointData};
+pub use failure::{Failure, FailureCounts};
 pub use follow::{Observer, Progress, RequestTimes, SecondHistograms};
 pub use grade::{Bottleneck, Grade};
 pub use journey::{CoreJourneys, Exchange, Journeys, Meter};

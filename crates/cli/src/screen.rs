@@ -331,9 +331,33 @@ fn colour(colour: Color) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use oroshi_testkit::pty::{OnTerminal, Outputs};
+    use oroshi_testkit::{in_a_process, need};
     use ratatui_core::style::Style;
 
     use super::*;
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        let Some(setsid) = need("a panic beneath a view", "setsid") else { return };
+        let mut command = in_a_process(&[setsid.to_str().unwrap(), "--ctty"], "screen::tests::panics_beneath_a_screen");
+        command.env("TERM", "xterm");
+        let mut terminal = OnTerminal::start(command, Outputs::Both, (80, 24));
+        assert!(!terminal.ends().success());
+        let printed = terminal.printed();
+        let (before, after) = printed.split_once("\x1b[?1049l").expect("the screen is left");
+        assert!(before.contains("\x1b[?1049h") && after.contains("it went wrong"), "{printed:?}");
+        assert!(after.contains("said meanwhile") && !before.contains("said meanwhile"), "{printed:?}");
+    }
+
+    #[test]
+    #[ignore = "run by a_panic_gives_the_terminal_back_before_it_is_told"]
+    fn panics_beneath_a_screen() {
+        crate::end_with_a_panic();
+        let _screen = Screen::open().unwrap();
+        io::stderr().write_all(b"said meanwhile\n").unwrap();
+        panic!("it went wrong");
+    }
 
     #[test]
     fn neighbours_need_no_move_and_equal_styles_no_change() {

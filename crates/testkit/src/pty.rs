@@ -107,10 +107,7 @@ impl OnTerminal {
     #[track_caller]
     pub fn ends(&mut self) -> ExitStatus {
         let printed = Arc::clone(&self.printed);
-        let status = wait_for(
-            || format!("the end of\n{}", text(&printed)),
-            || self.child.try_wait().unwrap(),
-        );
+        let status = wait_for(|| format!("the end of\n{}", text(&printed)), || self.child.try_wait().unwrap());
         let (now, before) = self.states();
         assert_eq!(format!("{now:?}"), format!("{before:?}"), "the terminal is not as before");
         drop(self.terminal.take());

@@ -345,9 +345,7 @@ fn map(known: &Known, area: Rect, buffer: &mut Buffer) {
     let longest = totals.iter().copied().max().unwrap_or(1);
     for row in 0..count {
         let y = axis - 1 - row as u16;
-        Row { buffer, x: area.x, y, end: left }
-            .right(&units::time(rows.low(row) as f64), TIME - 1, DIM)
-            .text("│", DIM);
+        Row { buffer, x: area.x, y, end: left }.right(&units::time(rows.low(row) as f64), TIME - 1, DIM).text("│", DIM);
         for (x, column) in (left..).zip(&cells) {
             buffer.set_string(x, y, shade(column[row], densest), DRAWN);
         }
@@ -377,7 +375,8 @@ fn bar(count: u64, longest: u64, all: u64, width: u16, mut row: Row<'_>) {
     }
     let share = count as f64 / all.max(1) as f64;
     let share = if share < 0.0005 { "<0.1 %".to_owned() } else { units::percent(share) };
-    let label = if width >= COUNTED { format!("{:>12} {share:>7}", units::count(count)) } else { format!("{share:>7}") };
+    let label =
+        if width >= COUNTED { format!("{:>12} {share:>7}", units::count(count)) } else { format!("{share:>7}") };
     let room = usize::from(width) - label.chars().count();
     let eighths = ((count as f64 / longest as f64 * (room * 8) as f64).round() as usize).max(1);
     let mut drawn = "█".repeat(eighths / 8);
