@@ -9,6 +9,8 @@ use oroshi_testkit::pty::{OnTerminal, Outputs};
 use rustix::process::Signal;
 use rustix::termios::LocalModes;
 
+#[cfg(feature = "agents")]
+use crate::agents::Group;
 use crate::common::{OROSHI, Target, bench};
 
 const ENTER: &str = "\x1b[?1049h";
@@ -151,6 +153,25 @@ fn without_a_terminal_the_run_takes_place_and_a_note_says_what_is_missing() {
     assert_eq!(terminal.ends().code(), Some(0));
     let printed = terminal.printed();
     assert!(printed.contains("this terminal shows lines alone (TERM)") && !printed.contains(ENTER), "{printed}");
+}
+
+#[cfg(feature = "agents")]
+#[test]
+fn a_run_of_agents_has_the_same_view_and_a_line_for_each() {
+    let test = "bench --tui --agents";
+    let target = Target::start(&[]);
+    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let flags = group.command("bench");
+    let flags = flags.get_args().skip(1).map(|flag| flag.to_str().unwrap());
+    let args: Vec<&str> = flags.chain(["--agents", "2", "-c2", "-R", "200", "-d1h", target.url()]).collect();
+    let Some(mut terminal) = start(test, &args) else { return };
+    terminal.shows("└─");
+    let screen = terminal.shows("   b: ");
+    assert!(screen.iter().any(|line| line.starts_with("   a: ") && line.contains(" 1 connections")), "{screen:?}");
+    terminal.types("q");
+    terminal.ends();
+    let report = after(&terminal);
+    assert!(report.contains("Throughput"), "{report}");
 }
 
 #[test]
