@@ -6,21 +6,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_net::monotonic_ns;
-use oroshi_stats::{Latency, Point, Series, Sketch};
-use serde::{Deserialize, Serialize};
+use oroshi_stats::{Latency, Point as _, Sketch};
 
+use crate::course::{Course, PointData, PointSeries, fewest};
 use crate::failure::FailureCounts;
-use crate::heat::heat;
 use crate::part::{PartObserver, Recorder};
 use crate::plan::Plan;
-use crate::record::{PointRecord, SeriesRecord};
+use crate::record::SeriesRecord;
 use crate::script::ScriptError;
 use crate::shared::{Report, Shared, TICK};
 use crate::tally::{Interval, Times};
 use crate::watch::{Clocks, Watch};
 
-/// Most points of the time series: a minute at 100 ms each. Longer runs have wider points.
-const SERIES_CAPACITY: usize = 600;
 /// Length of the intervals of a histogram log.
 const SECOND: Duration = Duration::from_secs(1);
 /// How often the server's processes are sampled. The least pause is so many times as long as taking the sample, so that
@@ -43,10 +40,8 @@ pub struct Progress {
     pub done: u64,
     /// Responses per second over the last second.
     pub rate: f64,
-    /// Median service time over the last second, nanoseconds.
-    pub p50_ns: Option<u64>,
-    /// 99th percentile, the same way.
-    pub p99_ns: Option<u64>,
+    /// Service times over the last second. Empty where they are not known yet.
+    pub service: Sketch,
     /// Errors so far in this stage.
     pub errors: u64,
     /// Failures so far by name; none of the warm-up.
@@ -107,6 +102,10 @@ pub trait Observer {
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
     }
+    /// Called after [`progress`](Self::progress) in the measured part of a load of requests, with that part so far.
+    fn course(&mut self, course: &Course<'_>) {
+        let _ = course;
+    }
     /// Called with each second's histograms, a second later, when the plan keeps them.
     fn second(&mut self, histograms: &SecondHistograms) {
         let _ = histograms;
@@ -161,93 +160,6 @@ pub(crate) struct ReportReceiver {
     reported: Vec<u64>,
     /// One moment on the monotonic clock and on the wall clock.
     wall: (u64, SystemTime),
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct PointData {
-    pub(crate) requests: u64,
-    pub(crate) errors: u64,
-    pub(crate) bytes: u64,
-    pub(crate) service: Sketch,
-    /// The fewest connections that were up.
-    pub(crate) alive: Option<usize>,
-}
-
-impl Point for PointData {
-    fn absorb(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.errors += other.errors;
-        self.bytes += other.bytes;
-        self.service.merge(&other.service);
-        self.alive = fewest(self.alive, other.alive);
-    }
-}
-
-impl PointData {
-    fn of(interval: Interval) -> Self {
-        let Interval { requests, errors, bytes, service, .. } = interval;
-        Self { requests, errors, bytes, service, alive: None }
-    }
-}
-
-/// The measured part over time: points that come from several threads, or from several parts of a run.
-pub(crate) struct PointSeries(Series<PointData>);
-
-impl PointSeries {
-    pub(crate) fn new() -> Self {
-        Self(Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY))
-    }
-
-    /// Spreads a report until `until` (nanoseconds since the measured part began) over the points that it covers: a
-    /// core that reports late was at work all the while.
-    pub(crate) fn spread(&mut self, until: u64, length: u64, point: &PointData) {
-        let from = until.saturating_sub(length);
-        let middle = from + (until - from) / 2;
-        self.0.at(middle).service.merge(&point.service);
-        let width = self.0.width_ns();
-        let (first, last) = (from / width, until.saturating_sub(1).max(from) / width);
-        // Shares are differences of running sums, so that they add up to the whole.
-        let upto = |count: u64, end: u64| {
-            let part = u128::from(end.min(until) - from) * u128::from(count);
-            if until > from { (part / u128::from(until - from)) as u64 } else { count }
-        };
-        let mut start = from;
-        for index in first..=last {
-            let end = (index + 1) * width;
-            let share = |count: u64| upto(count, end) - if start > from { upto(count, start) } else { 0 };
-            let (requests, errors, bytes) = (share(point.requests), share(point.errors), share(point.bytes));
-            let to = self.0.at(start);
-            to.requests += requests;
-            to.errors += errors;
-            to.bytes += bytes;
-            to.alive = fewest(to.alive, point.alive);
-            start = end;
-        }
-    }
-
-    /// Returns the measured part over time.
-    pub(crate) fn record(&self) -> SeriesRecord {
-        let points = self.0.iter().map(|(at, p)| PointRecord {
-            at_s: at as f64 / 1e9,
-            requests: p.requests,
-            errors: p.errors,
-            bytes: p.bytes,
-            p50_ns: p.service.quantile(0.5),
-            p99_ns: p.service.quantile(0.99),
-            max_ns: (!p.service.is_empty()).then(|| p.service.max()),
-            alive: p.alive,
-        });
-        let width_ns = self.0.width_ns();
-        SeriesRecord {
-            width_s: width_ns as f64 / 1e9,
-            points: points.collect(),
-            heat: heat(self.0.points().iter().map(|p| &p.service), width_ns),
-        }
-    }
-}
-
-pub(crate) fn fewest(one: Option<usize>, other: Option<usize>) -> Option<usize> {
-    one.into_iter().chain(other).min()
 }
 
 impl ReportReceiver {
@@ -332,6 +244,9 @@ impl ReportReceiver {
             if told.elapsed() >= TICK {
                 told = Instant::now();
                 observer.progress(&self.progress(&shared.plan, warmup));
+                if warmup.is_none() {
+                    observer.course(&self.course());
+                }
             }
             let elapsed = self.begun.elapsed();
             if let Some(watch) = &mut watch
@@ -474,6 +389,11 @@ impl ReportReceiver {
         observer.second(&second);
     }
 
+    fn course(&self) -> Course<'_> {
+        let until = self.reported.iter().min().map_or(0, |until| until.saturating_sub(self.measured_from));
+        self.series.course(until)
+    }
+
     fn progress(&self, plan: &Plan, warmup: Option<Duration>) -> Progress {
         let mut last = PointData::default();
         self.recent.iter().for_each(|(_, point)| last.absorb(point));
@@ -485,8 +405,7 @@ impl ReportReceiver {
             left: warmup.or(plan.duration).map(|d| d.saturating_sub(elapsed)),
             done: self.done,
             rate: last.requests as f64 / window,
-            p50_ns: last.service.quantile(0.5),
-            p99_ns: last.service.quantile(0.99),
+            service: last.service,
             errors: self.errors,
             failures: self.failures.iter().fold(FailureCounts::default(), |mut all, own| {
                 all.merge(own);
@@ -554,6 +473,20 @@ mod tests {
         // A report of no length, as from a run that is cut short at once, still counts.
         receiver.receive(report(400, 400, 3, false), &mut ());
         assert_eq!(receiver.series().points.iter().map(|p| p.requests).sum::<u64>(), 404);
+    }
+
+    #[test]
+    fn the_course_says_in_which_points_reports_are_missing() {
+        let mut receiver = ReportReceiver::new(2, 1000 * MS);
+        let of = |worker, from, until| Report { worker, ..report(from, until, 10, false) };
+        receiver.receive(of(0, 0, 100), &mut ());
+        assert_eq!((receiver.course().points.len(), receiver.course().complete), (1, 0), "one thread is missing");
+        receiver.receive(of(1, 0, 100), &mut ());
+        receiver.receive(of(0, 100, 200), &mut ());
+        receiver.receive(of(1, 100, 190), &mut ());
+        let course = receiver.course();
+        assert_eq!((course.points.len(), course.complete, course.width), (2, 1, TICK));
+        assert_eq!((course.points[0].requests, course.points[0].service.len()), (20, 20));
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod batch;
 pub mod check;
 mod connection;
 mod core;
+mod course;
 mod dialer;
 mod ending;
 pub mod environment;
@@ -74,6 +75,7 @@ mod worker;
 
 pub use arrivals::{Arrivals, Spacing, Stage};
 pub use check::Check;
+pub use course::{Course, PointData};
 pub use failure::{Failure, FailureCounts};
 pub use follow::{Observer, Progress, RequestTimes, SecondHistograms};
 pub use grade::{Bottleneck, Grade};

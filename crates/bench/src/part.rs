@@ -15,8 +15,9 @@ use oroshi_stats::Point as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::course::{Course, PointData};
 use crate::environment::Environment;
-use crate::follow::{Observer, PointData, Progress};
+use crate::follow::{Observer, Progress};
 use crate::machine::MachineRecord;
 use crate::plan::Plan;
 use crate::record::{AgentState, TlsRecord};
@@ -60,6 +61,9 @@ impl PartObserver for Alone<'_> {
 impl Observer for Alone<'_> {
     fn progress(&mut self, progress: &Progress) {
         self.0.progress(progress);
+    }
+    fn course(&mut self, course: &Course<'_>) {
+        self.0.course(course);
     }
     fn second(&mut self, histograms: &crate::SecondHistograms) {
         self.0.second(histograms);
@@ -124,6 +128,11 @@ pub trait Parts {
 
     /// Returns the progress of the whole, as far as deltas tell.
     fn progress(&self) -> Progress;
+
+    /// Returns the measured part so far, over time. `None` for subscriptions.
+    fn course(&self) -> Option<Course<'_>> {
+        None
+    }
 
     /// Puts the record together. `fates` are in the order of the parts; `warnings` come first in the record.
     ///

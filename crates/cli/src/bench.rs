@@ -4,8 +4,8 @@
 //! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those
 //! of scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `wrk` and `ab`
 //! write the report, `remote` sends it to Prometheus, and `command_line` writes the command line in it. `view` has the
-//! lines that a terminal shows during the run. `agents` leads load
-//! machines, and `travel` makes words of a load for them. `self_test` measures oroshi itself.
+//! lines that a terminal shows during the run, `tui` draws `--tui`. `agents` leads load machines,
+//! and `travel` makes words of a load for them. `self_test` measures oroshi itself.
 
 mod ab;
 #[cfg(feature = "agents")]
@@ -34,6 +34,11 @@ mod sources;
 mod subscribe;
 #[cfg(feature = "agents")]
 mod travel;
+#[cfg(feature = "tui")]
+mod tui;
+#[cfg(not(feature = "tui"))]
+#[path = "bench/no_tui.rs"]
+mod tui;
 mod view;
 mod wrk;
 
@@ -43,7 +48,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use indicatif::ProgressBar;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_bench::{Draft, Plan, Record, RunError, ScriptError};
@@ -66,7 +70,7 @@ pub(crate) use load::parse_header;
 pub(crate) use load::parse_size;
 pub(crate) use load::read_load;
 pub(crate) use observer::Live;
-use observer::{HdrLog, LogError};
+use observer::{Display, HdrLog, LogError};
 use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
@@ -263,14 +267,14 @@ fn carry_out_draft(
 
 /// Prints lines of a run's script above the live line.
 #[derive(Clone, Debug, Default)]
-struct Teller(Arc<Mutex<Option<(ProgressBar, Shutdown)>>>);
+struct Teller(Arc<Mutex<Option<(Display, Shutdown)>>>);
 
 impl Teller {
     /// Prints a line.
     #[cfg(feature = "script")]
     fn tell(&self, text: &str) {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some((line, _)) => line.suspend(|| say(text)),
+            Some((display, _)) => display.say(text),
             None => say(text),
         }
     }
@@ -282,8 +286,8 @@ impl Teller {
         begun.as_ref().is_some_and(|(_, shutdown)| shutdown.count() > 0)
     }
 
-    fn begin(&self, line: ProgressBar, shutdown: Shutdown) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((line, shutdown));
+    fn begin(&self, display: Display, shutdown: Shutdown) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((display, shutdown));
     }
 }
 
@@ -305,16 +309,17 @@ fn carry_out(
     }
     let script = script.map(|script| script.load(&mut plan, &shutdown)).transpose();
     let script = script.map_err(|error| if shutdown.count() > 0 { Error::Interrupted } else { Error::from(error) })?;
-    let mut live = Live::new(shutdown.clone(), plan.connections, plan.requests, log).listing(each);
-    let line = live.line();
+    let live = Live::new(shutdown.clone(), plan.connections, plan.requests, log).listing(each);
+    let mut live = if output.tui { live.with_tui(&output.title) } else { live };
+    let display = live.display();
     if let Some(teller) = teller {
-        teller.begin(line.clone(), shutdown);
+        teller.begin(display.clone(), shutdown);
     }
     let mut written = Ok(());
     let mut code = 0;
     // The report comes before the output of a script's `done`, as in wrk.
     let result = oroshi_bench::run_then(plan, &mut live, |record| {
-        line.finish_and_clear();
+        display.clear();
         made.0.clear();
         // The output during the run comes before the report.
         if let Some(script) = &script {

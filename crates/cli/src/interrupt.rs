@@ -24,14 +24,48 @@ pub(crate) fn shutdown() -> io::Result<Shutdown> {
     let second = shutdown.clone();
     thread::Builder::new().name("second-signal".into()).spawn(move || {
         runtime.block_on(second.reached(2));
-        // Holds the lock until the process is gone, so that nobody creates another folder.
-        let mut folders = folders();
-        folders.drain(..).for_each(|folder| remove(&folder));
-        // The live line ends here.
-        crate::say("");
-        std::process::exit(EXIT_CODE.into())
+        end_at_once(EXIT_CODE)
     })?;
     Ok(shutdown)
+}
+
+fn end_at_once(code: u8) -> ! {
+    // Holds the lock until the process is gone, so that nobody creates another folder.
+    let mut folders = folders();
+    folders.drain(..).for_each(|folder| remove(&folder));
+    #[cfg(feature = "tui")]
+    crate::screen::restore();
+    // The live line ends here.
+    crate::say("");
+    std::process::exit(code.into())
+}
+
+/// Makes HUP and QUIT end the process in order: a view gives the terminal back first.
+///
+/// Without it both signals end the process as well. If there are no descriptors left, that stays so.
+#[cfg(feature = "tui")]
+pub(crate) fn end_on_hangup() {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
+    let context = runtime.enter();
+    let (hangup, quit) = (signal(SignalKind::hangup()), signal(SignalKind::quit()));
+    drop(context);
+    let (Ok(mut hangup), Ok(mut quit)) = (hangup, quit) else { return };
+    // Without the thread, the signals would do nothing; with so few descriptors and threads nothing else works either.
+    let _ = thread::Builder::new().name("hangup".into()).spawn(move || {
+        let signal = runtime.block_on(poll_fn(|cx| {
+            if hangup.poll_recv(cx).is_ready() {
+                Poll::Ready(SignalKind::hangup())
+            } else {
+                quit.poll_recv(cx).map(|_| SignalKind::quit())
+            }
+        }));
+        end_at_once(128 + signal.as_raw_value() as u8)
+    });
 }
 
 /// A temporary folder or file, removed when this is dropped.

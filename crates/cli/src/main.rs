@@ -62,6 +62,8 @@ mod report;
 mod saved;
 #[cfg(feature = "script")]
 mod scenario;
+#[cfg(feature = "tui")]
+mod screen;
 mod script_load;
 mod service;
 #[cfg(feature = "start")]
@@ -261,6 +263,8 @@ fn end_with_a_panic() {
         if oroshi_lookup::panics_are_contained() || oroshi_gate::panics_are_contained() {
             return;
         }
+        #[cfg(feature = "tui")]
+        screen::restore();
         tell(panic);
         std::process::abort()
     }));

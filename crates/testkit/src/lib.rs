@@ -7,7 +7,8 @@
 //! In reading order:
 //! - [`skipped`] notes a test that was left out; [`need`] and [`find`] look for programs;
 //! - [`wait`]: waiting for an event; [`HANG`] is the only limit on time;
-//! - [`isolated`]: a test in a process of its own; [`process`]: a command, and the lines that it prints;
+//! - [`isolated`]: a test in a process of its own; [`process`]: a command, and the lines that it prints; [`pty`]: a
+//!   command on a terminal;
 //! - [`ports`]: addresses that no other test gets; [`tls`]: certificates;
 //! - [`daemon`]: a server with a unix socket, killed, frozen and restarted; [`nginx`], [`stores`], [`nats`]: servers
 //!   that are daemons;
@@ -28,6 +29,7 @@ pub mod nats;
 pub mod nginx;
 pub mod ports;
 pub mod process;
+pub mod pty;
 pub mod stores;
 pub mod tls;
 pub mod wait;

@@ -6,8 +6,9 @@ use oroshi_stats::{Point as _, Sketch};
 
 use super::{Delta, FirstFacts, Implausible, Measured, PartEnd, PartFate, PartProgress, Parts, SentPoint};
 use crate::assemble::{Finished, assemble};
+use crate::course::{Course, PointData, PointSeries, fewest};
 use crate::first::FirstResponse;
-use crate::follow::{PointData, PointSeries, Progress, Stage, fewest};
+use crate::follow::{Progress, Stage};
 use crate::machine::{MachineRecord, OTHER_PROCESSES};
 use crate::plan::{Plan, Watching};
 use crate::record::{AgentRecord, AgentState, Record};
@@ -56,6 +57,9 @@ struct PartState {
     began: Option<Began>,
     end: Option<Box<PartEnd>>,
 }
+
+/// The course does not wait for a part that is so far behind the others, nanoseconds.
+const SILENT: u64 = 3_000_000_000;
 
 impl Whole {
     /// Begins with nothing. `plan`: that of the whole; its [`part`](Plan::part) says how many parts there are.
@@ -203,13 +207,19 @@ impl Parts for Whole {
             left: self.plan.duration.map(|duration| duration.saturating_sub(elapsed)),
             done: self.tally.answered,
             rate: last.requests as f64 / elapsed.as_secs_f64().clamp(0.1, 1.5),
-            p50_ns: last.service.quantile(0.5),
-            p99_ns: last.service.quantile(0.99),
+            service: last.service,
             errors: self.tally.failures.errors(),
             failures: self.tally.failures,
             server_cpu: None,
             alive: self.parts.iter().filter_map(|part| part.alive).sum(),
         }
+    }
+
+    fn course(&self) -> Option<Course<'_>> {
+        let newest = self.parts.iter().map(|part| part.until).max().unwrap_or(0);
+        // A part that has ended has handed over everything. The course does not wait for a part that was lost.
+        let awaited = self.parts.iter().filter(|part| part.end.is_none() && part.until + SILENT >= newest);
+        Some(self.series.course(awaited.map(|part| part.until).min().unwrap_or(newest)))
     }
 
     fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {

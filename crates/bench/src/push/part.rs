@@ -254,8 +254,7 @@ impl Parts for Whole {
             left: self.plan.duration().map(|duration| duration.saturating_sub(elapsed)),
             done: sum(|part| part.delivered),
             rate: if to > from { after.saturating_sub(before) as f64 * 1e9 / (to - from) as f64 } else { 0.0 },
-            p50_ns: None,
-            p99_ns: None,
+            service: Sketch::new(),
             errors: sum(|part| part.tally.failures.errors()),
             failures: self.parts.iter().fold(FailureCounts::default(), |mut all, part| {
                 all.merge(&part.tally.failures);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_net::{Peer, Threads, monotonic_ns};
+use oroshi_stats::Sketch;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -348,8 +349,7 @@ impl<'a> Coordinator<'a> {
             left: length.map(|length| length.saturating_sub(self.begun.elapsed())),
             done: delivered,
             rate,
-            p50_ns: None,
-            p99_ns: None,
+            service: Sketch::new(),
             errors: shared.sum(|live| &live.tried) - shared.sum(|live| &live.opened),
             failures: FailureCounts::default(),
             server_cpu: None,

@@ -1,6 +1,5 @@
 //! `oroshi bench --agents`: the load of other machines as one.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +15,7 @@ use oroshi_agents::parcel::Packed;
 use oroshi_agents::wire::{Job, Key, random};
 use oroshi_bench::part::{PartProgress, Parts};
 use oroshi_bench::record::{AgentRecord, AgentState};
-use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching, Whole, push};
+use oroshi_bench::{Course, Draft, Observer, Part, Plan, Progress, Record, Watching, Whole, push};
 use oroshi_net::monotonic_ns;
 use oroshi_scenario::PartOptions;
 use oroshi_words::{Naming, Secret, units};
@@ -196,23 +195,22 @@ impl RequestLoad {
         job.threads = plan.threads;
         let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
         let script = script.map(|script| script.lead(&mut plan, &shutdown)).transpose()?;
-        let mut live = AgentsLive {
-            live: Live::new(shutdown.clone(), plan.connections, plan.requests, None),
-            agents: String::new(),
-        };
         let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
+        let live = Live::new(shutdown.clone(), plan.connections, plan.requests, None);
+        let mut live = AgentsLive(if output.tui { live.with_tui(&output.title) } else { live });
+        let display = live.0.display();
         if let Some(teller) = teller {
-            teller.begin(live.live.line(), shutdown);
+            teller.begin(display.clone(), shutdown);
         }
         if let Some(journeys) = &plan.journeys {
             travel::pack_journeys(&mut job, &**journeys)?;
         }
         let run = random();
-        live.live.say(&told(run));
+        live.0.say(&told(run));
         let opening = plan.timeout;
         let (code, record) = report(&output, || {
             let record = agents.lead(&bus, run, job, Whole::new(plan), opening, &mut live);
-            live.live.line().finish_and_clear();
+            display.clear();
             record
         })?;
         match script {
@@ -243,13 +241,14 @@ fn subscriptions(args: Args, agents: &Agents) -> Result<ExitCode, Error> {
     travel::pack_stamps(&mut job, run);
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let live = Live::new(shutdown, plan.connect.connections, None, None);
-    let mut live = AgentsLive { live, agents: String::new() };
+    let mut live = AgentsLive(live);
+    let display = live.0.display();
     let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
-    live.live.say(&told(run));
+    live.0.say(&told(run));
     let opening = opening(&plan);
     report_subscriptions(&output, || {
         let record = agents.lead(&bus, run, job, push::Whole::new(plan), opening, &mut live);
-        live.live.line().finish_and_clear();
+        display.clear();
         Ok(record?)
     })
 }
@@ -387,41 +386,39 @@ fn parse_agents(text: &str) -> Result<Wanted, String> {
     Ok(Wanted::Names(names))
 }
 
-/// The live line, and a line for each agent.
-struct AgentsLive {
-    live: Live,
-    agents: String,
-}
+/// The live view, and a line for each agent.
+struct AgentsLive(Live);
 
 impl Observer for AgentsLive {
     fn progress(&mut self, progress: &Progress) {
-        self.live.progress(progress);
-        let first = self.live.line().message();
-        self.live.note(&format!("{first}{}", self.agents));
+        self.0.progress(progress);
+    }
+
+    fn course(&mut self, course: &Course<'_>) {
+        self.0.course(course);
     }
 
     fn cancelled(&mut self) -> bool {
-        self.live.cancelled()
+        self.0.cancelled()
     }
 }
 
 impl LeadObserver for AgentsLive {
     fn agents(&mut self, agents: &[(String, PartProgress, bool)]) {
-        self.agents.clear();
-        for (name, part, lost) in agents {
-            let lost = if *lost { "  LOST" } else { "" };
-            let _ = write!(
-                self.agents,
-                "\n  {name}: {} answered  {}  {} connections{lost}",
+        let line = |(name, part, lost): &(String, PartProgress, bool)| {
+            format!(
+                "  {name}: {} answered  {}  {} connections{}",
                 units::count(part.done),
                 units::plural(part.errors, "error"),
-                part.alive
-            );
-        }
+                part.alive,
+                if *lost { "  LOST" } else { "" },
+            )
+        };
+        self.0.agents(agents.iter().map(line).collect());
     }
 
     fn note(&mut self, text: &str) {
-        self.live.say(text);
+        self.0.say(text);
     }
 }
 

@@ -332,6 +332,14 @@ pub(super) struct OutputArgs {
     #[command(flatten)]
     pub(super) report: ReportArgs,
 
+    /// Draw the run on the whole terminal: rate, percentiles, histogram and heat map as they grow, errors, the server's
+    /// CPU; q or Ctrl-C ends the run
+    ///
+    /// The view is on the terminal itself, whatever becomes of standard output. When the run is over, the terminal is as
+    /// before, and the report follows. If standard error is no terminal, a line of figures appears each 10 s instead.
+    #[arg(long, conflicts_with_all = ["mode", "self_test", "collect", "verbose"], help_heading = "Output")]
+    pub(super) tui: bool,
+
     /// Choose the format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub(super) format: Format,

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use oroshi_bench::follow::Stage;
-use oroshi_bench::{Observer, Progress, RequestTimes, SecondHistograms};
+use oroshi_bench::{Course, Observer, Progress, RequestTimes, SecondHistograms};
 use oroshi_net::Shutdown;
 use oroshi_stats::IntervalLog;
 
 use super::ab::RequestLog;
 use super::open_kept;
+use super::tui::Tui;
 use super::view::{View, cut};
 use crate::terminal::live_width;
 use oroshi_words::units;
@@ -19,10 +20,13 @@ use oroshi_words::units;
 /// The log's name in messages.
 const HDR_LOG: &str = "the HdrHistogram log";
 
+/// How often figures appear as a line where `--tui` finds no terminal, seconds.
+const PLAIN: u64 = 10;
+
 /// Follows a run on the terminal.
 #[derive(Debug)]
 pub(crate) struct Live {
-    line: ProgressBar,
+    display: Display,
     shutdown: Shutdown,
     connections: usize,
     /// The number of requests, if it is fixed.
@@ -32,6 +36,29 @@ pub(crate) struct Live {
     /// Words before the figures, if the run is part of a series.
     label: String,
     view: View,
+    tui: Option<Tui>,
+    /// How many plain lines were printed, if there are to be any.
+    plain: Option<u64>,
+    /// A line for each agent.
+    agents: Vec<String>,
+}
+
+/// What shows a run on the terminal. Clones are the same display.
+#[derive(Clone, Debug)]
+pub(crate) struct Display(ProgressBar);
+
+impl Display {
+    /// Removes it from the terminal, for good.
+    pub(crate) fn clear(&self) {
+        self.0.finish_and_clear();
+        #[cfg(feature = "tui")]
+        crate::screen::restore();
+    }
+
+    /// Prints a line on standard error that stays. Beneath a view it appears when the view is gone.
+    pub(crate) fn say(&self, text: &str) {
+        self.0.suspend(|| crate::say(text));
+    }
 }
 
 impl Live {
@@ -41,8 +68,37 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
             line.set_style(style);
         }
-        let view = View::default();
-        Self { line, shutdown, connections, requests, log, each: None, label: String::new(), view }
+        Self {
+            display: Display(line),
+            shutdown,
+            connections,
+            requests,
+            log,
+            each: None,
+            label: String::new(),
+            view: View::default(),
+            tui: None,
+            plain: None,
+            agents: Vec::new(),
+        }
+    }
+
+    /// Shows a view on the whole terminal in place of the line. Without a terminal, plain lines are printed now and
+    /// then. `title`: what is measured.
+    pub(crate) fn with_tui(mut self, title: &str) -> Self {
+        match Tui::open(title, self.shutdown.clone()) {
+            Ok(mut tui) => {
+                tui.plan(self.connections, self.requests);
+                self.tui = Some(tui);
+                self.display = Display(ProgressBar::hidden());
+            }
+            Err(why) if self.display.0.is_hidden() => {
+                crate::say(&format!("note: --tui: {why}: figures follow as a line each {PLAIN} s"));
+                self.plain = Some(0);
+            }
+            Err(why) => crate::say(&format!("note: --tui: {why}: figures follow as a line")),
+        }
+        self
     }
 
     /// Adds a log of all requests.
@@ -63,31 +119,43 @@ impl Live {
 
     /// Shows a text until the next figures arrive.
     pub(crate) fn note(&self, text: &str) {
-        if !self.line.is_hidden() {
-            self.line.set_message(cut(text, live_width(&std::io::stderr())));
+        if !self.display.0.is_hidden() {
+            self.display.0.set_message(cut(text, live_width(&std::io::stderr())));
         }
     }
 
-    /// Prints a line that stays, above the live line.
-    pub(crate) fn say(&self, text: &str) {
-        if self.line.is_hidden() {
+    /// Prints a line that stays, above the live line. A view shows it too.
+    pub(crate) fn say(&mut self, text: &str) {
+        if let Some(tui) = &mut self.tui {
+            tui.note(text);
+        }
+        if self.display.0.is_hidden() {
             crate::say(text);
         } else {
-            self.line.println(text);
+            self.display.0.println(text);
         }
     }
 
-    /// Returns a handle that can remove the line from elsewhere.
-    pub(crate) fn line(&self) -> ProgressBar {
-        self.line.clone()
+    /// Shows these lines, one for each agent, with the next figures.
+    #[cfg(feature = "agents")]
+    pub(crate) fn agents(&mut self, lines: Vec<String>) {
+        if let Some(tui) = &mut self.tui {
+            tui.agents(&lines);
+        }
+        self.agents = lines;
     }
 
-    /// Removes the line and completes the logs; `ran`: whether the run took place.
+    /// Returns a handle that can clear the display from elsewhere.
+    pub(crate) fn display(&self) -> Display {
+        self.display.clone()
+    }
+
+    /// Clears the display and completes the logs; `ran`: whether the run took place.
     ///
     /// # Errors
     /// If a log could not be written, now or earlier.
     pub(crate) fn finish(self, ran: bool) -> Result<(), LogError> {
-        self.line.finish_and_clear();
+        self.display.clear();
         let each = self.each.map_or(Ok(()), |each| each.finish(ran));
         self.log.map_or(Ok(()), |log| log.finish(ran)).and(each)
     }
@@ -95,12 +163,18 @@ impl Live {
 
 impl Observer for Live {
     fn progress(&mut self, progress: &Progress) {
-        if self.line.is_hidden() {
+        if let Some(tui) = &mut self.tui {
+            return tui.progress(progress);
+        }
+        if is_due(&mut self.plain, progress) {
+            crate::say(&describe(progress, self.connections, self.requests));
+        }
+        if self.display.0.is_hidden() {
             return;
         }
         let width = live_width(&std::io::stderr());
         let figures = cut(&describe(progress, self.connections, self.requests), width);
-        let lines = match self.label.trim_end() {
+        let mut lines = match self.label.trim_end() {
             "" => {
                 self.view.add(progress);
                 [vec![figures], self.view.below(progress, width)].concat()
@@ -108,7 +182,14 @@ impl Observer for Live {
             // Runs of a series are too short for a course of their own.
             label => vec![cut(label, width), figures],
         };
-        self.line.set_message(lines.join("\n"));
+        lines.extend(self.agents.iter().map(|line| cut(line, width)));
+        self.display.0.set_message(lines.join("\n"));
+    }
+
+    fn course(&mut self, course: &Course<'_>) {
+        if let Some(tui) = &mut self.tui {
+            tui.course(course);
+        }
     }
 
     fn second(&mut self, histograms: &SecondHistograms) {
@@ -124,14 +205,33 @@ impl Observer for Live {
     }
 
     fn cancelled(&mut self) -> bool {
+        if let Some(tui) = &mut self.tui {
+            tui.look();
+        }
         self.shutdown.count() > 0
     }
 
     fn warning(&mut self, text: &str) {
-        if !self.line.is_hidden() && self.label.is_empty() {
-            self.line.println(format!("warning: {text}"));
+        let text = format!("warning: {text}");
+        if let Some(tui) = &mut self.tui {
+            tui.note(&text);
+        } else if !self.display.0.is_hidden() && self.label.is_empty() {
+            self.display.0.println(text);
         }
     }
+}
+
+/// Whether the next plain line is due; counts it.
+fn is_due(plain: &mut Option<u64>, progress: &Progress) -> bool {
+    let Some(printed) = plain else { return false };
+    if progress.stage == Stage::WarmUp {
+        return false;
+    }
+    let due = progress.elapsed.as_secs() / PLAIN > *printed;
+    if due {
+        *printed = progress.elapsed.as_secs() / PLAIN;
+    }
+    due
 }
 
 /// `[7s left] 61,234/s  p50 94.1us  p99 1.20ms  0 errors  100/100 connections`.
@@ -146,8 +246,8 @@ fn describe(progress: &Progress, connections: usize, requests: Option<u64>) -> S
     format!(
         "[{stage}{left}] {}/s  p50 {}  p99 {}  {}  {}/{connections} connections",
         units::number(progress.rate),
-        time(progress.p50_ns),
-        time(progress.p99_ns),
+        time(progress.service.quantile(0.5)),
+        time(progress.service.quantile(0.99)),
         units::plural(progress.errors, "error"),
         progress.alive,
     )
@@ -246,7 +346,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use oroshi_bench::FailureCounts;
-    use oroshi_stats::Latency;
+    use oroshi_stats::{Latency, Sketch};
 
     use super::*;
 
@@ -257,8 +357,7 @@ mod tests {
             left: Some(Duration::from_millis(7100)),
             done: 1234,
             rate: 61_234.4,
-            p50_ns: Some(94_100),
-            p99_ns: None,
+            service: Sketch::new(),
             errors: 1,
             failures: FailureCounts::default(),
             server_cpu: None,
@@ -268,11 +367,27 @@ mod tests {
 
     #[test]
     fn the_line_says_what_happens_and_how_long_it_will() {
-        let text = describe(&progress(), 100, None);
-        assert_eq!(text, "[8s left] 61,234/s  p50 94.1us  p99 -  1 error  99/100 connections");
+        let mut service = Sketch::new();
+        service.record(94_100);
+        let text = describe(&Progress { service, ..progress() }, 100, None);
+        assert_eq!(text, "[8s left] 61,234/s  p50 94.1us  p99 94.1us  1 error  99/100 connections");
+        assert!(describe(&progress(), 100, None).contains("  p50 -  p99 -  "));
         let counted = Progress { left: None, stage: Stage::WarmUp, ..progress() };
         assert!(describe(&counted, 100, Some(5000)).starts_with("[warm-up, 1,234 of 5,000 answered] "));
         assert!(describe(&counted, 100, None).starts_with("[warm-up, 2s] "));
+    }
+
+    #[test]
+    fn without_a_terminal_a_line_follows_each_ten_seconds() {
+        let mut plain = Some(0);
+        let seconds = [(0, false), (9, false), (10, true), (11, false), (19, false), (35, true), (39, false)];
+        for (elapsed, wanted) in seconds {
+            let progress = Progress { elapsed: Duration::from_secs(elapsed), ..progress() };
+            assert_eq!(is_due(&mut plain, &progress), wanted, "{elapsed}");
+            assert!(!is_due(&mut None, &progress));
+        }
+        let warm_up = Progress { stage: Stage::WarmUp, elapsed: Duration::from_secs(99), ..progress() };
+        assert!(!is_due(&mut plain, &warm_up));
     }
 
     fn second(s: u64) -> SecondHistograms {

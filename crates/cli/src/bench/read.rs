@@ -47,14 +47,19 @@ pub(crate) struct Output {
     pub(crate) remarks: Vec<String>,
     /// The first URL, or the first file of URLs, as typed, for wrk's report; empty without either.
     pub(crate) url: String,
+    /// Whether to draw the run on the whole terminal, and the title of that view.
+    pub(crate) tui: bool,
+    /// See `tui`.
+    pub(crate) title: String,
 }
 
 impl Args {
     /// Reads all flags. The draft has no script yet; `Scripted`, beside it, makes one.
     pub(crate) fn read(self) -> (Draft, Option<Scripted>, Output, Vec<String>) {
         let Self { url, load, urls, script, output: args, .. } = self;
-        let OutputArgs { report, format, also, remote_write, remote_write_header, output } = args;
+        let OutputArgs { report, tui, format, also, remote_write, remote_write_header, output } = args;
         let shown_url = first_of(&url, &urls);
+        let title = title_of(&url, &shown_url);
         let rate = load.rate.clone().unwrap_or_default();
         let sends_body = load.body.is_some() || load.body_file.is_some();
         let insecure = load.tls.insecure;
@@ -119,6 +124,8 @@ impl Args {
             thresholds,
             remarks,
             url: shown_url,
+            tui,
+            title,
         };
         (draft, script, output, problems.lines())
     }
@@ -202,6 +209,14 @@ fn parse_decimals(text: &str) -> Result<usize, String> {
 fn first_of(urls: &[String], files: &[PathBuf]) -> String {
     let file = files.first().map(|file| file.display().to_string());
     urls.first().cloned().or(file).unwrap_or_default()
+}
+
+/// Returns the title of a run: its first URL, and how many others there are.
+fn title_of(urls: &[String], first: &str) -> String {
+    match urls.len() {
+        0 | 1 => first.to_owned(),
+        n => format!("{first} and {} more", n - 1),
+    }
 }
 
 fn read_urls(file: &Path, urls: &mut Vec<Endpoint>, problems: &mut Problems) {

@@ -58,7 +58,7 @@ pub(super) fn read(mut args: Args, part: PartOptions) -> Result<Scenarios, Error
     }
     let flags = read_flags(&mut args, &mut problems);
     let verbose = args.scenario.verbose;
-    let (mut draft, _, output, found) = args.read();
+    let (mut draft, _, mut output, found) = args.read();
     let mut lines = problems.lines();
     lines.extend(found);
     if draft.urls.len() > 1 {
@@ -90,6 +90,9 @@ pub(super) fn read(mut args: Args, part: PartOptions) -> Result<Scenarios, Error
     let scenario = scenario.map_err(Error::Scenario)?;
     let ending = teller.clone();
     scenario.cancelled_by(move || ending.is_cancelled());
+    if output.title.is_empty() {
+        output.title = scenario.base().to_string();
+    }
     let settings = scenario.settings();
     draft.urls = vec![scenario.base().clone()];
     draft.unix = None;

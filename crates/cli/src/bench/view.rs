@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use oroshi_bench::Progress;
 use oroshi_bench::follow::Stage;
+use oroshi_bench::{FailureCounts, Progress};
 use oroshi_words::units;
 
 /// The most points of a sparkline that are kept: more than a terminal is wide.
@@ -32,7 +32,7 @@ impl View {
         }
         if self.seen.is_multiple_of(EACH) {
             self.rates.push_back(progress.rate);
-            self.p99s.push_back(progress.p99_ns.map(|ns| ns as f64));
+            self.p99s.push_back(progress.service.quantile(0.99).map(|ns| ns as f64));
             while self.rates.len() > MOST_POINTS {
                 self.rates.pop_front();
                 self.p99s.pop_front();
@@ -54,16 +54,22 @@ impl View {
             let cpus = (cpus * 100.0).round() / 100.0;
             format!("server {} of a CPU", units::percent(cpus))
         });
-        let mut failures: Vec<(&str, u64)> =
-            progress.failures.iter().filter(|(failure, _)| failure.is_error()).map(|(f, n)| (f.name(), n)).collect();
-        failures.sort_by_key(|failure| std::cmp::Reverse(failure.1));
-        let failures = failures.iter().map(|(name, n)| format!("{} x {name}", units::count(*n)));
+        let failures = errors(&progress.failures).into_iter();
+        let failures = failures.map(|(name, n)| format!("{} x {name}", units::count(n)));
         let parts: Vec<String> = server.into_iter().chain(failures).collect();
         if !parts.is_empty() {
             lines.push(cut(&parts.join("  "), width));
         }
         lines
     }
+}
+
+/// Returns the errors by name, the most frequent first.
+pub(super) fn errors(failures: &FailureCounts) -> Vec<(&'static str, u64)> {
+    let errors = failures.iter().filter(|(failure, _)| failure.is_error());
+    let mut errors: Vec<_> = errors.map(|(failure, n)| (failure.name(), n)).collect();
+    errors.sort_by_key(|error| std::cmp::Reverse(error.1));
+    errors
 }
 
 /// Draws values from zero to the greatest one, the last ones if there are too many. A gap is a space.
@@ -93,7 +99,8 @@ pub(super) fn cut(line: &str, width: usize) -> String {
 mod tests {
     use std::time::Duration;
 
-    use oroshi_bench::{Failure, FailureCounts};
+    use oroshi_bench::Failure;
+    use oroshi_stats::Sketch;
 
     use super::*;
 
@@ -101,14 +108,15 @@ mod tests {
         let mut failures = FailureCounts::default();
         failures.add_many(Failure::Timeout, 3);
         failures.add_many(Failure::Status, 1200);
+        let mut service = Sketch::new();
+        service.record(rate as u64);
         Progress {
             stage,
             elapsed: Duration::from_secs(1),
             left: Some(Duration::from_secs(9)),
             done: 10,
             rate,
-            p50_ns: Some(1000),
-            p99_ns: (rate > 0.0).then_some(rate as u64),
+            service,
             errors: 1203,
             failures,
             server_cpu: Some(0.934),

@@ -44,3 +44,4 @@ mod self_test;
 mod subscribe;
 mod target;
 mod target_client;
+mod tui;

@@ -1,0 +1,384 @@
+//! The whole terminal as a screen, for the view of `bench --tui`: taken, drawn on, and always given back.
+//!
+//! The screen is the controlling terminal (`/dev/tty`), opened anew without blocking: a terminal that is slow or stopped
+//! (Ctrl-S) never holds up the run. Ctrl-C stays a signal. What anybody writes to standard output or standard error
+//! meanwhile, if they are terminals, is kept in memory and appears after the screen is gone.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ratatui_core::backend::{Backend, ClearType, WindowSize};
+use ratatui_core::buffer::Cell;
+use ratatui_core::layout::{Position, Size};
+use ratatui_core::style::{Color, Modifier};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::getpgrp;
+use rustix::stdio::{dup2_stderr, dup2_stdout};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+};
+
+/// How long drawing may wait for the terminal. What it has not taken by then is sent with the next picture.
+const DRAWING: Duration = Duration::from_millis(20);
+/// How long giving the terminal back may wait for it.
+const LEAVING: Duration = Duration::from_secs(1);
+/// The most bytes of other output that are kept.
+const MOST_KEPT: u64 = 16 << 20;
+
+/// The other screen, cleared, without a cursor.
+const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
+/// Plain characters, the cursor, and the screen from before.
+const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
+
+/// The state of the terminal before the screen took it, to be given back. The lock also orders what is written.
+static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
+
+struct Taken {
+    tty: File,
+    before: Termios,
+    /// What was written to standard output and standard error meanwhile.
+    kept: File,
+    stdout: Option<OwnedFd>,
+    stderr: OwnedFd,
+}
+
+/// Why there can be no screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoScreen {
+    /// Lines appear instead.
+    #[error("standard error is no terminal")]
+    NoTerminal,
+    /// The same.
+    #[error("this process is in the background")]
+    Background,
+    /// The same.
+    #[error("this terminal shows lines alone (TERM)")]
+    Dumb,
+    /// The same.
+    #[error("the terminal cannot be taken")]
+    Failed,
+}
+
+/// The terminal as a screen. Dropping it gives the terminal back.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    tty: File,
+    /// What is to be drawn, and what the terminal has not taken yet.
+    out: Vec<u8>,
+    flushed: usize,
+    colours: bool,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be a screen.
+    pub(crate) fn open() -> Result<Self, NoScreen> {
+        if !io::stderr().is_terminal() {
+            return Err(NoScreen::NoTerminal);
+        }
+        if std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
+            return Err(NoScreen::Dumb);
+        }
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let tty = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open("/dev/tty");
+        let tty = tty.map_err(|_| NoScreen::NoTerminal)?;
+        // Whoever changes a terminal from the background is stopped.
+        if tcgetpgrp(&tty).is_ok_and(|group| group != getpgrp()) {
+            return Err(NoScreen::Background);
+        }
+        let own = tty.try_clone().map_err(|_| NoScreen::Failed)?;
+        take(tty).map_err(|_| NoScreen::Failed)?;
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Ok(Self { tty: own, out: Vec::new(), flushed: 0, colours: !unwanted })
+    }
+
+    /// Returns how often `q` was pressed since the last call. Other keys do nothing.
+    pub(crate) fn quits(&mut self) -> usize {
+        let mut keys = [0; 64];
+        let mut quits = 0;
+        if taken().is_none() {
+            // The keys are somebody else's again.
+            return 0;
+        }
+        while let Ok(n @ 1..) = (&self.tty).read(&mut keys) {
+            quits += keys[..n].iter().filter(|key| matches!(key, b'q' | b'Q')).count();
+        }
+        quits
+    }
+
+    /// Sends what is to be drawn, as far as the terminal takes it.
+    fn send(&mut self) {
+        let taken = taken();
+        if taken.is_none() {
+            self.out.clear();
+            self.flushed = 0;
+            return;
+        }
+        self.flushed += send(&self.tty, &self.out[self.flushed..], DRAWING);
+        if self.flushed == self.out.len() {
+            self.out.clear();
+            self.flushed = 0;
+        }
+        if let Some(Taken { kept, .. }) = &*taken
+            && kept.metadata().is_ok_and(|kept| kept.len() > MOST_KEPT)
+        {
+            let _ = kept.set_len(0);
+            let _ = (&*kept).write_all(b"(output before this line was too much to keep)\n");
+        }
+    }
+
+    /// Whether the terminal has not taken the last picture yet.
+    pub(crate) fn is_behind(&mut self) -> bool {
+        if !self.out.is_empty() {
+            self.send();
+        }
+        !self.out.is_empty()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn taken() -> MutexGuard<'static, Option<Taken>> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(tty: File) -> io::Result<()> {
+    let before = tcgetattr(&tty)?;
+    let kept = memfd_create("oroshi-output", MemfdFlags::CLOEXEC)?;
+    fcntl_setfl(&kept, OFlags::APPEND)?;
+    let mut during = before.clone();
+    during.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    during.input_modes.remove(InputModes::IXON);
+    // A run that is stopped by Ctrl-Z would leave the screen behind, and measure nothing.
+    during.special_codes[SpecialCodeIndex::VSUSP] = 0;
+    (during.special_codes[SpecialCodeIndex::VMIN], during.special_codes[SpecialCodeIndex::VTIME]) = (0, 0);
+    let stderr = fcntl_dupfd_cloexec(io::stderr(), 3)?;
+    let stdout = if io::stdout().is_terminal() { Some(fcntl_dupfd_cloexec(io::stdout(), 3)?) } else { None };
+    let mut slot = taken();
+    tcsetattr(&tty, OptionalActions::Now, &during)?;
+    send(&tty, ENTER, LEAVING);
+    // From here on the terminal is given back whatever happens.
+    let taken = slot.insert(Taken { tty, before, kept: kept.into(), stdout, stderr });
+    dup2_stderr(&taken.kept)?;
+    if taken.stdout.is_some() {
+        dup2_stdout(&taken.kept)?;
+    }
+    Ok(())
+}
+
+/// Gives the terminal back, if a screen has it, and prints what was kept. Any thread may call it, at any time.
+pub(crate) fn restore() {
+    let mut slot = taken();
+    let Some(Taken { tty, before, kept, stdout, stderr }) = slot.take() else { return };
+    send(&tty, LEAVE, LEAVING);
+    // Nothing can be done about errors: the terminal may be gone.
+    let _ = tcsetattr(&tty, OptionalActions::Now, &before);
+    let _ = dup2_stderr(&stderr);
+    if let Some(stdout) = stdout {
+        let _ = dup2_stdout(&stdout);
+    }
+    let mut bytes = vec![0; 1 << 16];
+    let mut at = 0;
+    while let Ok(n @ 1..) = kept.read_at(&mut bytes, at) {
+        if io::stderr().write_all(&bytes[..n]).is_err() {
+            break;
+        }
+        at += n as u64;
+    }
+}
+
+/// Writes to a terminal that does not block; returns how many bytes it took. A terminal that is gone takes all.
+fn send(mut tty: &File, bytes: &[u8], within: Duration) -> usize {
+    let until = Instant::now() + within;
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match tty.write(&bytes[sent..]) {
+            Ok(n @ 1..) => sent += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || !is_writable(tty, left) {
+                    return sent;
+                }
+            }
+            _ => return bytes.len(),
+        }
+    }
+    sent
+}
+
+fn is_writable(tty: impl AsFd, within: Duration) -> bool {
+    let mut fds = [PollFd::new(&tty, PollFlags::OUT)];
+    let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+    match poll(&mut fds, Some(&within)) {
+        Ok(ready) => ready > 0,
+        Err(error) => error == rustix::io::Errno::INTR,
+    }
+}
+
+impl Backend for Screen {
+    type Error = io::Error;
+
+    fn draw<'a, I>(&mut self, content: I) -> io::Result<()>
+    where
+        I: Iterator<Item = (u16, u16, &'a Cell)>,
+    {
+        write_cells(&mut self.out, content, self.colours)
+    }
+
+    fn hide_cursor(&mut self) -> io::Result<()> {
+        self.out.extend_from_slice(b"\x1b[?25l");
+        Ok(())
+    }
+
+    /// Does nothing: the cursor comes back with the terminal.
+    fn show_cursor(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn get_cursor_position(&mut self) -> io::Result<Position> {
+        Ok(Position::ORIGIN)
+    }
+
+    /// Does nothing: the cursor is hidden.
+    fn set_cursor_position<P: Into<Position>>(&mut self, _: P) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn clear(&mut self) -> io::Result<()> {
+        self.out.extend_from_slice(b"\x1b[0m\x1b[2J");
+        Ok(())
+    }
+
+    fn clear_region(&mut self, _: ClearType) -> io::Result<()> {
+        self.clear()
+    }
+
+    fn size(&self) -> io::Result<Size> {
+        let size = tcgetwinsize(&self.tty)?;
+        Ok(Size::new(size.ws_col, size.ws_row))
+    }
+
+    fn window_size(&mut self) -> io::Result<WindowSize> {
+        Ok(WindowSize { columns_rows: self.size()?, pixels: Size::ZERO })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send();
+        Ok(())
+    }
+}
+
+/// Writes cells as a terminal reads them. Each picture begins and ends with plain characters.
+fn write_cells<'a>(
+    out: &mut Vec<u8>,
+    cells: impl Iterator<Item = (u16, u16, &'a Cell)>,
+    colours: bool,
+) -> io::Result<()> {
+    let mut next = None;
+    let mut style = (Color::Reset, Modifier::empty());
+    for (x, y, cell) in cells {
+        if next != Some((x, y)) {
+            write!(out, "\x1b[{};{}H", y + 1, x + 1)?;
+        }
+        let wanted = (if colours { cell.fg } else { Color::Reset }, cell.modifier);
+        if wanted != style {
+            style = wanted;
+            out.extend_from_slice(b"\x1b[0");
+            for (modifier, code) in [(Modifier::BOLD, "1"), (Modifier::DIM, "2"), (Modifier::REVERSED, "7")] {
+                if style.1.contains(modifier) {
+                    write!(out, ";{code}")?;
+                }
+            }
+            if let Some(code) = colour(style.0) {
+                write!(out, ";{code}")?;
+            }
+            out.push(b'm');
+        }
+        out.extend_from_slice(cell.symbol().as_bytes());
+        next = Some((x + 1, y));
+    }
+    if style != (Color::Reset, Modifier::empty()) {
+        out.extend_from_slice(b"\x1b[0m");
+    }
+    Ok(())
+}
+
+/// Returns the code of a foreground colour; `None` is the terminal's own.
+fn colour(colour: Color) -> Option<&'static str> {
+    match colour {
+        Color::Red => Some("31"),
+        Color::Green => Some("32"),
+        Color::Yellow => Some("33"),
+        Color::Blue => Some("34"),
+        Color::Magenta => Some("35"),
+        Color::Cyan => Some("36"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oroshi_testkit::pty::{OnTerminal, Outputs};
+    use oroshi_testkit::{in_a_process, need};
+    use ratatui_core::style::Style;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        let Some(setsid) = need("a panic beneath a view", "setsid") else { return };
+        let mut command = in_a_process(&[setsid.to_str().unwrap(), "--ctty"], "screen::tests::panics_beneath_a_screen");
+        command.env("TERM", "xterm");
+        let mut terminal = OnTerminal::start(command, Outputs::Both, (80, 24));
+        assert!(!terminal.ends().success());
+        let printed = terminal.printed();
+        let (before, after) = printed.split_once("\x1b[?1049l").expect("the screen is left");
+        assert!(before.contains("\x1b[?1049h") && after.contains("it went wrong"), "{printed:?}");
+        assert!(after.contains("said meanwhile") && !before.contains("said meanwhile"), "{printed:?}");
+    }
+
+    #[test]
+    #[ignore = "run by a_panic_gives_the_terminal_back_before_it_is_told"]
+    fn panics_beneath_a_screen() {
+        crate::end_with_a_panic();
+        let _screen = Screen::open().unwrap();
+        io::stderr().write_all(b"said meanwhile\n").unwrap();
+        panic!("it went wrong");
+    }
+
+    #[test]
+    fn neighbours_need_no_move_and_equal_styles_no_change() {
+        let cell = |symbol: &'static str, style: Style| {
+            let mut cell = Cell::new(symbol);
+            cell.set_style(style);
+            cell
+        };
+        let red = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+        let cells = [cell("a", Style::new()), cell("█", red), cell("b", red), cell("c", Style::new())];
+        let placed = || [(0, 0), (1, 0), (2, 0), (0, 4)].into_iter().zip(&cells).map(|((x, y), cell)| (x, y, cell));
+        let mut out = Vec::new();
+        write_cells(&mut out, placed(), true).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "\x1b[1;1Ha\x1b[0;1;31m█b\x1b[5;1H\x1b[0mc");
+        let mut out = Vec::new();
+        write_cells(&mut out, placed(), false).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "\x1b[1;1Ha\x1b[0;1m█b\x1b[5;1H\x1b[0mc", "NO_COLOR");
+    }
+
+    #[test]
+    fn giving_back_what_was_not_taken_does_nothing() {
+        restore();
+    }
+}
