@@ -50,6 +50,10 @@ pub(crate) fn end_on_hangup() {
 
     use tokio::signal::unix::{SignalKind, signal};
 
+    // `nohup` and the like: whoever had HUP ignored wants the run to go on.
+    if oroshi_net::process::ignores(rustix::process::Signal::HUP) {
+        return;
+    }
     let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
     let context = runtime.enter();
     let (hangup, quit) = (signal(SignalKind::hangup()), signal(SignalKind::quit()));

@@ -1,4 +1,5 @@
-//! The whole terminal as a screen, for the view of `bench --tui`: taken, drawn on, and always given back.
+//! The whole terminal as a screen, for the view of `bench --tui`: taken, drawn on, and given back, also when a script
+//! calls `exit`. (A signal that ends the process without a handler, such as ALRM, leaves it taken.)
 //!
 //! The screen is the controlling terminal (`/dev/tty`), opened anew without blocking: a terminal that is slow or stopped
 //! (Ctrl-S) never holds up the run. Ctrl-C stays a signal. What anybody writes to standard output or standard error
@@ -33,8 +34,8 @@ const MOST_KEPT: u64 = 16 << 20;
 
 /// The other screen, cleared, without a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
-/// Plain characters, the cursor, and the screen from before.
-const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
+/// Plain characters on an empty screen, for terminals that have only one; the cursor, and the screen from before.
+const LEAVE: &[u8] = b"\x1b[0m\x1b[2J\x1b[H\x1b[?25h\x1b[?1049l";
 
 /// The state of the terminal before the screen took it, to be given back. The lock also orders what is written.
 static TAKEN: Mutex<Option<Taken>> = Mutex::new(None);
@@ -95,21 +96,25 @@ impl Screen {
             return Err(NoScreen::Background);
         }
         let own = tty.try_clone().map_err(|_| NoScreen::Failed)?;
-        take(tty).map_err(|_| NoScreen::Failed)?;
+        oroshi_net::process::at_exit(restore);
+        take(tty).map_err(|_| {
+            restore();
+            NoScreen::Failed
+        })?;
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Ok(Self { tty: own, out: Vec::new(), flushed: 0, colours: !unwanted })
     }
 
-    /// Returns how often `q` was pressed since the last call. Other keys do nothing.
-    pub(crate) fn quits(&mut self) -> usize {
-        let mut keys = [0; 64];
-        let mut quits = 0;
+    /// Returns whether `q` was pressed since the last call. A key that is held down counts once.
+    pub(crate) fn quits(&mut self) -> bool {
         if taken().is_none() {
             // The keys are somebody else's again.
-            return 0;
+            return false;
         }
+        let mut keys = [0; 256];
+        let mut quits = false;
         while let Ok(n @ 1..) = (&self.tty).read(&mut keys) {
-            quits += keys[..n].iter().filter(|key| matches!(key, b'q' | b'Q')).count();
+            quits |= has_q(&keys[..n]);
         }
         quits
     }
@@ -150,6 +155,24 @@ impl Drop for Screen {
     }
 }
 
+/// Whether one of these keys is `q`. Function keys and the like, which begin with an escape, may contain one.
+fn has_q(keys: &[u8]) -> bool {
+    let mut keys = keys.iter();
+    while let Some(key) = keys.next() {
+        match key {
+            b'q' | b'Q' => return true,
+            0x1b => match keys.next() {
+                // ECMA-48, section 5.4: parameters, and a final byte.
+                Some(b'[') => drop(keys.find(|byte| (0x40..=0x7e).contains(*byte))),
+                Some(b'O') => drop(keys.next()),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    false
+}
+
 fn taken() -> MutexGuard<'static, Option<Taken>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -167,7 +190,8 @@ fn take(tty: File) -> io::Result<()> {
     let stderr = fcntl_dupfd_cloexec(io::stderr(), 3)?;
     let stdout = if io::stdout().is_terminal() { Some(fcntl_dupfd_cloexec(io::stdout(), 3)?) } else { None };
     let mut slot = taken();
-    tcsetattr(&tty, OptionalActions::Now, &during)?;
+    // What was typed before is not for the view.
+    tcsetattr(&tty, OptionalActions::Flush, &during)?;
     send(&tty, ENTER, LEAVING);
     // From here on the terminal is given back whatever happens.
     let taken = slot.insert(Taken { tty, before, kept: kept.into(), stdout, stderr });
@@ -182,13 +206,15 @@ fn take(tty: File) -> io::Result<()> {
 pub(crate) fn restore() {
     let mut slot = taken();
     let Some(Taken { tty, before, kept, stdout, stderr }) = slot.take() else { return };
-    send(&tty, LEAVE, LEAVING);
+    let sent = send(&tty, LEAVE, LEAVING);
     // Nothing can be done about errors: the terminal may be gone.
     let _ = tcsetattr(&tty, OptionalActions::Now, &before);
     let _ = dup2_stderr(&stderr);
     if let Some(stdout) = stdout {
         let _ = dup2_stdout(&stdout);
     }
+    // A terminal that takes nothing for so long is waited for, as whatever is printed now would wait.
+    let _ = io::stderr().write_all(&LEAVE[sent..]);
     let mut bytes = vec![0; 1 << 16];
     let mut at = 0;
     while let Ok(n @ 1..) = kept.read_at(&mut bytes, at) {
@@ -268,7 +294,9 @@ impl Backend for Screen {
 
     fn size(&self) -> io::Result<Size> {
         let size = tcgetwinsize(&self.tty)?;
-        Ok(Size::new(size.ws_col, size.ws_row))
+        // A serial line does not know.
+        let known = |given, usual| if given == 0 { usual } else { given };
+        Ok(Size::new(known(size.ws_col, 80), known(size.ws_row, 24)))
     }
 
     fn window_size(&mut self) -> io::Result<WindowSize> {
@@ -375,6 +403,16 @@ mod tests {
         let mut out = Vec::new();
         write_cells(&mut out, placed(), false).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "\x1b[1;1Ha\x1b[0;1m█b\x1b[5;1H\x1b[0mc", "NO_COLOR");
+    }
+
+    #[test]
+    fn q_is_told_from_function_keys() {
+        for keys in ["q", "xQ", "\x1bOPq", "\x1b[1;2Qq", "\x1b[Aq", "\x1bxq"] {
+            assert!(has_q(keys.as_bytes()), "{keys:?}");
+        }
+        for keys in ["", "x", "\x1bOQ", "\x1bOq", "\x1b[1;2Q", "\x1b", "\x1b[", "\x1b[1;"] {
+            assert!(!has_q(keys.as_bytes()), "{keys:?}");
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use procfs::net::TcpState;
-use procfs::process::all_processes;
+use procfs::process::{Process, all_processes};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
 
 /// Returns every process below `ancestor`, including zombies. Processes that start or end meanwhile may be missing.
@@ -44,6 +45,25 @@ pub fn with_variable(name: &str, value: &str) -> Vec<u32> {
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
     };
     processes_and_parents().into_iter().map(|(pid, _)| pid).filter(has_it).collect()
+}
+
+/// Has this process call a function when it ends by `exit`, also by that of C code. Only the first function counts.
+pub fn at_exit(call: fn()) {
+    static CALL: OnceLock<fn()> = OnceLock::new();
+    extern "C" fn ends() {
+        if let Some(call) = CALL.get() {
+            call();
+        }
+    }
+    if CALL.set(call).is_ok() {
+        crate::sys::at_exit(ends);
+    }
+}
+
+/// Whether this process ignores a signal, as `nohup` makes it ignore HUP.
+pub fn ignores(signal: Signal) -> bool {
+    let status = Process::myself().and_then(|myself| myself.status());
+    status.is_ok_and(|status| status.sigign & (1 << (signal.as_raw() - 1)) != 0)
 }
 
 /// Whether this process exists, including as a zombie.

@@ -77,6 +77,12 @@ pub(crate) fn clock_ns(clock: c_int) -> Option<u64> {
     (result == 0).then_some(time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64)
 }
 
+/// Has this process call a function when it ends by `exit`, whoever calls that (atexit(3)). False: there was no memory.
+pub(crate) fn at_exit(call: extern "C" fn()) -> bool {
+    // SAFETY: the function lives as long as the program, takes nothing, and a panic in it aborts.
+    unsafe { atexit(call) == 0 }
+}
+
 /// A timespec(3type) of a 64-bit machine.
 #[repr(C)]
 struct Timespec {
@@ -84,10 +90,11 @@ struct Timespec {
     nanoseconds: i64,
 }
 
-// SAFETY: these are setsockopt(2) and getsockopt(2), with socklen_t as u32, and clock_gettime(2), with clockid_t as
-// an int, as every libc on Linux declares them; std links the libc.
+// SAFETY: these are setsockopt(2) and getsockopt(2), with socklen_t as u32, clock_gettime(2), with clockid_t as an int,
+// and atexit(3), as every libc on Linux declares them; std links the libc.
 unsafe extern "C" {
     fn setsockopt(socket: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int;
     fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int;
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+    fn atexit(call: extern "C" fn()) -> c_int;
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use oroshi_bench::follow::Stage;
@@ -56,6 +57,7 @@ impl Display {
     }
 
     /// Prints a line on standard error that stays. Beneath a view it appears when the view is gone.
+    #[cfg(feature = "script")]
     pub(crate) fn say(&self, text: &str) {
         self.0.suspend(|| crate::say(text));
     }
@@ -234,12 +236,22 @@ fn is_due(plain: &mut Option<u64>, progress: &Progress) -> bool {
     due
 }
 
+/// Whether a run that both a number of requests and a time may end has done more of the former.
+pub(super) fn ends_by_requests(progress: &Progress, left: Duration, requests: u64) -> bool {
+    let elapsed = progress.elapsed.as_secs_f64();
+    let of_time = elapsed / (elapsed + left.as_secs_f64()).max(1e-9);
+    progress.stage != Stage::WarmUp && progress.done as f64 / requests.max(1) as f64 > of_time
+}
+
 /// `[7s left] 61,234/s  p50 94.1us  p99 1.20ms  0 errors  100/100 connections`.
 fn describe(progress: &Progress, connections: usize, requests: Option<u64>) -> String {
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| units::time(ns as f64));
     let left = match (progress.left, requests) {
-        (Some(left), _) => format!("{}s left", left.as_secs_f64().ceil()),
-        (None, Some(all)) => format!("{} of {} answered", units::count(progress.done), units::count(all)),
+        (Some(left), None) => format!("{}s left", left.as_secs_f64().ceil()),
+        (Some(left), Some(all)) if !ends_by_requests(progress, left, all) => {
+            format!("{}s left", left.as_secs_f64().ceil())
+        }
+        (_, Some(all)) => format!("{} of {} answered", units::count(progress.done), units::count(all)),
         (None, None) => units::length(progress.elapsed.as_secs_f64().floor()),
     };
     let stage = if progress.stage == Stage::WarmUp { "warm-up, " } else { "" };

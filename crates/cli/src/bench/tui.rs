@@ -44,8 +44,8 @@ impl Tui {
     /// # Errors
     /// There is none, or it cannot be a screen.
     pub(super) fn open(title: &str, shutdown: Shutdown) -> Result<Self, NoScreen> {
-        let terminal = Terminal::new(Screen::open()?).map_err(|_| NoScreen::Failed)?;
         crate::interrupt::end_on_hangup();
+        let terminal = Terminal::new(Screen::open()?).map_err(|_| NoScreen::Failed)?;
         let known = Known { title: title.to_owned(), ..Known::default() };
         let told = Instant::now();
         Ok(Self { terminal, shutdown, known, server: Means::default(), drawn: None, keys: None, told })
@@ -81,6 +81,7 @@ impl Tui {
     }
 
     /// Takes a line for each agent.
+    #[cfg(feature = "agents")]
     pub(super) fn agents(&mut self, lines: &[String]) {
         self.known.agents = lines.to_vec();
     }
@@ -96,7 +97,9 @@ impl Tui {
             return;
         }
         self.keys = Some(Instant::now());
-        (0..self.terminal.backend_mut().quits()).for_each(|_| self.shutdown.request());
+        if self.terminal.backend_mut().quits() {
+            self.shutdown.request();
+        }
         if self.known.progress.is_none() || self.told.elapsed() >= SILENCE {
             self.draw_if_due();
         }
@@ -125,11 +128,10 @@ impl Tui {
 }
 
 impl Known {
-    /// Copies the points that have changed since the last time.
+    /// Copies the points, also the oldest: an agent that was silent may add to them.
     fn take(&mut self, course: &Course<'_>) {
-        let same = if self.width == course.width { self.complete.min(course.complete) } else { 0 };
-        self.points.truncate(same.min(self.points.len()));
-        self.points.extend_from_slice(&course.points[self.points.len().min(course.points.len())..]);
+        self.points.clear();
+        self.points.extend_from_slice(course.points);
         (self.width, self.complete) = (course.width, course.complete);
     }
 }

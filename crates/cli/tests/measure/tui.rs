@@ -41,10 +41,11 @@ fn after(terminal: &OnTerminal) -> String {
 #[test]
 fn the_view_is_gone_when_the_run_is_over_and_the_report_follows() {
     let target = Target::start(&[]);
-    let Some(mut terminal) = start("bench --tui", &["-d1s", "-c3", target.url()]) else { return };
+    let Some(mut terminal) = start("bench --tui", &["-d1h", "-c3", target.url()]) else { return };
     let screen = terminal.shows(" answered  0 errors");
     assert!(screen[0].contains(target.url()) && screen[0].trim_end().ends_with("3/3 connections"), "{screen:?}");
     assert!(screen.iter().any(|line| line.starts_with(" p99.9 ")), "{screen:?}");
+    terminal.types("q");
     assert_eq!(terminal.ends().code(), Some(0));
     let report = after(&terminal);
     assert!(report.contains("Throughput") && report.contains("3 of 3 alive"), "{report}");
@@ -74,7 +75,8 @@ fn ctrl_c_q_and_term_end_the_run_in_order_and_hangup_at_once() {
     type End = fn(&mut OnTerminal);
     let ends: [(End, Option<i32>); 5] = [
         (|terminal| terminal.types("\x03"), Some(0)),
-        (|terminal| terminal.types("xyzq"), Some(0)),
+        // F2 as well, and two at once, which a key that is held down gives.
+        (|terminal| terminal.types("xyz\x1bOQqq"), Some(0)),
         (|terminal| terminal.signal(Signal::TERM), Some(0)),
         (|terminal| terminal.signal(Signal::HUP), Some(129)),
         (|terminal| terminal.types("\x1c"), Some(131)),
@@ -94,12 +96,15 @@ fn ctrl_c_q_and_term_end_the_run_in_order_and_hangup_at_once() {
 
 #[test]
 fn a_second_ctrl_c_and_an_error_give_the_terminal_back() {
-    let target = Target::start(&[]);
-    let Some(mut terminal) = start("bench --tui, ended twice", &["-d1h", target.url()]) else { return };
+    let target = Target::start(&["--delay", "1h"]);
+    let Some(mut terminal) = start("bench --tui, ended twice", &["-d1h", "-T2h", target.url()]) else { return };
     terminal.shows("measuring ");
-    terminal.types("\x03\x03");
-    terminal.ends();
-    after(&terminal);
+    terminal.types("\x03");
+    terminal.shows("ending");
+    terminal.types("\x03");
+    assert_eq!(terminal.ends().code(), Some(130));
+    let said = after(&terminal);
+    assert!(!said.contains("Throughput"), "{said}");
     // Nobody listens at the port of a target that has ended.
     let url = target.url().to_owned();
     drop(target);
@@ -112,13 +117,14 @@ fn a_second_ctrl_c_and_an_error_give_the_terminal_back() {
 #[test]
 fn json_on_standard_output_is_the_report_alone() {
     let target = Target::start(&[]);
-    let Some(mut command) = command("bench --tui --format json", &["-d1s", "--format=json", target.url()]) else {
+    let Some(mut command) = command("bench --tui --format json", &["-d1h", "--format=json", target.url()]) else {
         return;
     };
     let file = tempfile::NamedTempFile::new().unwrap();
     command.stdout(Stdio::from(file.reopen().unwrap())).env("NO_COLOR", "1");
     let mut terminal = OnTerminal::start(command, Outputs::Errors, (80, 24));
     terminal.shows("measuring ");
+    terminal.types("q");
     assert_eq!(terminal.ends().code(), Some(0));
     let record: Record = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
     assert!(record.requests.completed > 0);
@@ -139,6 +145,20 @@ fn what_a_script_prints_appears_after_the_view() {
     assert_eq!(terminal.ends().code(), Some(0));
     let (during, after) = (terminal.printed(), after(&terminal));
     assert!(after.contains("it was printed") && during.matches("it was printed").count() == 1, "{during}");
+}
+
+#[test]
+fn a_script_that_exits_gives_the_terminal_back() {
+    let target = Target::start(&[]);
+    let script = tempfile::NamedTempFile::new().unwrap();
+    let text =
+        "n = 0\nfunction request() n = n + 1\nif n > 50 then print('bye') os.exit(7) end\nreturn wrk.format() end";
+    std::fs::write(script.path(), text).unwrap();
+    let script = script.path().to_str().unwrap();
+    let args = ["-d1h", "-c1", "-R100", "-s", script, target.url()];
+    let Some(mut terminal) = start("bench --tui with a script that exits", &args) else { return };
+    assert_eq!(terminal.ends().code(), Some(7));
+    assert!(after(&terminal).contains("bye"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
 
+use super::super::observer::ends_by_requests;
 use super::super::view::{cut, errors, sparkline};
 use super::map::{Rows, columns};
 
@@ -201,16 +202,16 @@ fn head(known: &Known, rest: &mut Rest, buffer: &mut Buffer) {
 fn far(progress: &Progress, requests: Option<u64>) -> (Option<f64>, String) {
     let elapsed = progress.elapsed.as_secs_f64();
     match (progress.left, requests) {
-        (Some(left), _) => {
+        (Some(left), requests) if requests.is_none_or(|all| !ends_by_requests(progress, left, all)) => {
             let left = left.as_secs_f64();
             let (all, words) = (elapsed + left, units::length(left.ceil()));
             (Some(elapsed / all.max(1e-9)), format!("{words} left of {}", units::length((all * 10.0).round() / 10.0)))
         }
-        (None, Some(all)) => {
+        (_, Some(all)) => {
             let share = progress.done as f64 / all.max(1) as f64;
             (Some(share.min(1.0)), format!("{} of {} answered", units::count(progress.done), units::count(all)))
         }
-        (None, None) => (None, format!("{} so far", units::length(elapsed.floor()))),
+        (_, None) => (None, format!("{} so far", units::length(elapsed.floor()))),
     }
 }
 
@@ -222,7 +223,7 @@ fn figures(known: &Known, rest: &mut Rest, buffer: &mut Buffer) {
     let mut all = Sketch::new();
     known.points.iter().for_each(|point| all.merge(&point.service));
     if let Some(mut row) = rest.row(buffer) {
-        row.right("", NAME, DIM).right("last 1s", FIGURE, DIM).right("run", FIGURE, DIM);
+        row.right("", NAME, DIM).right("now", FIGURE, DIM).right("run", FIGURE, DIM);
         if let Some(first) = columns.first() {
             let each = known.width.as_secs_f64() * first.points as f64;
             row.text(&format!("  each {}", units::length(each)), DIM);
