@@ -31,6 +31,7 @@ impl Tui {
         match *self {}
     }
 
+    #[cfg(feature = "agents")]
     pub(super) fn agents(&mut self, _: &[String]) {
         match *self {}
     }

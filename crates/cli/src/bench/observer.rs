@@ -56,6 +56,7 @@ impl Display {
     }
 
     /// Prints a line on standard error that stays. Beneath a view it appears when the view is gone.
+    #[cfg(feature = "script")]
     pub(crate) fn say(&self, text: &str) {
         self.0.suspend(|| crate::say(text));
     }

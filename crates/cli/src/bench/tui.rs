@@ -81,6 +81,7 @@ impl Tui {
     }
 
     /// Takes a line for each agent.
+    #[cfg(feature = "agents")]
     pub(super) fn agents(&mut self, lines: &[String]) {
         self.known.agents = lines.to_vec();
     }
