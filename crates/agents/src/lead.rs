@@ -185,14 +185,14 @@ impl<W: Parts> Leading<'_, W> {
     }
 
     fn show(&self, coordinator: &Coordinator, observer: &mut dyn LeadObserver) {
-        observer.progress(&self.whole.progress());
-        if let Some(course) = self.whole.course() {
-            observer.course(&course);
-        }
         let parts = self.whole.parts();
         let agents = coordinator.agents().iter().zip(parts);
         let agents: Vec<_> = agents.map(|(known, part)| (known.name.clone(), part, known.lost.is_some())).collect();
         observer.agents(&agents);
+        observer.progress(&self.whole.progress());
+        if let Some(course) = self.whole.course() {
+            observer.course(&course);
+        }
     }
 
     fn record(mut self, coordinator: &Coordinator) -> Result<Option<W::Record>, ScriptError> {

@@ -1,9 +1,9 @@
 //! The whole terminal as a screen, for the view of `bench --tui`: taken, drawn on, and given back, also when a script
 //! calls `exit`. (A signal that ends the process without a handler, such as ALRM, leaves it taken.)
 //!
-//! The screen is the controlling terminal (`/dev/tty`), opened anew without blocking: a terminal that is slow or stopped
-//! (Ctrl-S) never holds up the run. Ctrl-C stays a signal. What anybody writes to standard output or standard error
-//! meanwhile, if they are terminals, is kept in memory and appears after the screen is gone.
+//! The screen is the controlling terminal (`/dev/tty`), opened anew without blocking: a slow or stopped terminal never
+//! holds up the run. Ctrl-C stays a signal. What anybody writes to standard output or standard error meanwhile, if they
+//! are terminals, is kept in memory and appears after the screen is gone.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};

@@ -407,10 +407,10 @@ impl LeadObserver for AgentsLive {
     fn agents(&mut self, agents: &[(String, PartProgress, bool)]) {
         let line = |(name, part, lost): &(String, PartProgress, bool)| {
             format!(
-                "  {name}: {} answered  {}  {} connections{}",
+                "  {name}: {} answered  {}  {}{}",
                 units::count(part.done),
                 units::plural(part.errors, "error"),
-                part.alive,
+                units::plural(part.alive as u64, "connection"),
                 if *lost { "  LOST" } else { "" },
             )
         };

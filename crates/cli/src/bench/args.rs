@@ -335,8 +335,9 @@ pub(super) struct OutputArgs {
     /// Draw the run on the whole terminal: rate, percentiles, histogram and heat map as they grow, errors, the server's
     /// CPU; q or Ctrl-C ends the run
     ///
-    /// The view is on the terminal itself, whatever becomes of standard output. When the run is over, the terminal is as
-    /// before, and the report follows. If standard error is no terminal, a line of figures appears each 10 s instead.
+    /// The view is on the terminal itself, whatever becomes of standard output. When the run is over, the terminal is
+    /// as before, and the report follows. If standard error is no terminal, a line of figures appears each 10 s
+    /// instead.
     #[arg(long, conflicts_with_all = ["mode", "self_test", "collect", "verbose"], help_heading = "Output")]
     pub(super) tui: bool,
 

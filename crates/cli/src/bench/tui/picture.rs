@@ -204,14 +204,27 @@ fn far(progress: &Progress, requests: Option<u64>) -> (Option<f64>, String) {
     match (progress.left, requests) {
         (Some(left), requests) if requests.is_none_or(|all| !ends_by_requests(progress, left, all)) => {
             let left = left.as_secs_f64();
-            let (all, words) = (elapsed + left, units::length(left.ceil()));
-            (Some(elapsed / all.max(1e-9)), format!("{words} left of {}", units::length((all * 10.0).round() / 10.0)))
+            let all = elapsed + left;
+            (
+                Some(elapsed / all.max(1e-9)),
+                format!("{} left of {}", span(left.ceil()), span((all * 10.0).round() / 10.0)),
+            )
         }
         (_, Some(all)) => {
             let share = progress.done as f64 / all.max(1) as f64;
             (Some(share.min(1.0)), format!("{} of {} answered", units::count(progress.done), units::count(all)))
         }
-        (_, None) => (None, format!("{} so far", units::length(elapsed.floor()))),
+        (_, None) => (None, format!("{} so far", span(elapsed.floor()))),
+    }
+}
+
+/// Formats a time: `9.5s`, `2m 05s`, `3h 07m`.
+pub(super) fn span(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match whole {
+        0..120 => units::length(seconds),
+        120..3600 => format!("{}m {:02}s", whole / 60, whole % 60),
+        _ => format!("{}h {:02}m", whole / 3600, whole % 3600 / 60),
     }
 }
 
@@ -354,7 +367,7 @@ fn map(known: &Known, area: Rect, buffer: &mut Buffer) {
         bar(totals[row], longest, all.len(), bars, pen);
     }
     let seconds = known.width.as_secs_f64() * known.points.len() as f64;
-    let end = units::length(if seconds < 10.0 { (seconds * 10.0).round() / 10.0 } else { seconds.round() });
+    let end = span(if seconds < 10.0 { (seconds * 10.0).round() / 10.0 } else { seconds.round() });
     let mut row = Row { buffer, x: area.x, y: axis, end: right - 1 };
     row.right("0s", TIME - 1, DIM).text("└", DIM);
     // The time stands below the last column.

@@ -8,7 +8,7 @@ use oroshi_stats::Sketch;
 use ratatui_core::backend::TestBackend;
 use ratatui_core::terminal::Terminal;
 
-use super::picture::{Known, Phase, draw};
+use super::picture::{Known, Phase, draw, span};
 use super::{MOST_VALUES, Means};
 
 const SIZES: [(u16, u16); 3] = [(60, 15), (80, 24), (160, 48)];
@@ -138,7 +138,8 @@ fn every_size_has_a_picture_that_fits() {
         for height in 1..60 {
             let lines = lines(&known, (width, height));
             if width < 50 || height < 11 {
-                assert_eq!(lines[0].contains("the view needs 50 x 11"), width >= 31, "{lines:?}");
+                let text = format!("{width} x {height}: the view needs 50 x 11");
+                assert_eq!(lines[0].trim_end() == text, text.len() <= usize::from(width), "{lines:?}");
                 continue;
             }
             assert!(lines[0].contains("connections"), "{lines:?}");
@@ -158,6 +159,12 @@ fn a_run_without_figures_says_what_it_waits_for() {
     assert!(lines[0].contains(r"http://h/\u{1b}[2J") && lines[0].contains("0/3 connections"), "{lines:?}");
     assert!(lines[1].contains("opening connections") && line(&lines, "p50").contains(" - "), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("begins with the first responses")), "{lines:?}");
+}
+
+#[test]
+fn long_times_are_told_in_minutes_and_hours() {
+    let texts = [7.0, 119.0, 120.0, 3_599.0, 3_600.0, 90_061.0].map(span);
+    assert_eq!(texts, ["7s", "119s", "2m 00s", "59m 59s", "1h 00m", "25h 01m"]);
 }
 
 #[test]
