@@ -32,7 +32,7 @@ Gem::Specification.new do |spec|
   spec.extensions = ["ruby/ext/oroshi/extconf.rb", "ruby/ext/client/extconf.rb"]
 
   spec.required_ruby_version = ">= 3.1"
-  # With the native parts in it (`make packages` sets this): for the Ruby's version and the platform that it was built for.
+  # With the native parts in it (`make packages` sets this), for one version of Ruby and one platform.
   if ENV["OROSHI_NATIVE_GEM"]
     spec.platform = Gem::Platform.new(ENV.fetch("OROSHI_NATIVE_GEM"))
     spec.extensions = []
