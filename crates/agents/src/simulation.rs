@@ -368,7 +368,7 @@ fn lost_messages_and_short_partitions_change_nothing() {
     }
 }
 
-/// A coordinator whose machine is too slow for its agents' messages loses no agent, and does not get ever more messages.
+/// A coordinator whose machine is too slow for the messages loses no agent, and does not get ever more messages.
 #[test]
 fn a_coordinator_that_is_behind_loses_no_agent() {
     let mut sent = Vec::new();
