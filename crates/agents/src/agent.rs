@@ -50,8 +50,9 @@ struct Task {
     deltas: Vec<Vec<u8>>,
     /// Deltas that the coordinator has.
     confirmed: usize,
-    /// When those that it does not have are sent again, if it has none of them until then; and how long that was.
+    /// When the agent sends the others again, unless the coordinator confirms one of them; `None`: there are no others.
     again: Option<u64>,
+    /// How long the agent waits before it does, nanoseconds.
     pause: u64,
     /// A new coordinator collects the run: it asks for the next deltas by confirming those before.
     is_collected: bool,

@@ -76,7 +76,7 @@ pub fn lead<W: Parts>(
         Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
     let mut shown = 0;
     let mut stopped = false;
-    // All that came before this moment was taken.
+    // The coordinator has every message that came before this moment.
     let mut taken = 0;
     let result = loop {
         match bus.arrivals().recv_timeout(leading.patience(&coordinator)) {

@@ -105,19 +105,19 @@ impl World {
 
     fn up(&mut self, up: Up) {
         let at = self.arrival();
-        let behind = match self.fault {
-            Fault::Behind(behind) if self.is_running() => behind,
-            _ => 0,
-        };
-        self.post(Parcel::Up(up, at), at + behind);
+        self.post(Parcel::Up(up, at), at + self.behind());
     }
 
     fn arrival(&mut self) -> u64 {
         self.now + self.random.u64(50_000..400_000)
     }
 
-    fn is_running(&self) -> bool {
-        self.coordinator.as_ref().is_some_and(Coordinator::is_running)
+    /// How long messages wait for the coordinator.
+    fn behind(&self) -> u64 {
+        match self.fault {
+            Fault::Behind(behind) if self.coordinator.as_ref().is_some_and(Coordinator::is_running) => behind,
+            _ => 0,
+        }
     }
 
     fn post(&mut self, parcel: Parcel, at: u64) {
@@ -221,15 +221,12 @@ impl World {
                 }
             }
         }
+        let taken = self.now.saturating_sub(self.behind());
         if self.now.is_multiple_of(10 * MS)
             && self.result.is_none()
             && let Some(coordinator) = &mut self.coordinator
         {
-            let behind = match self.fault {
-                Fault::Behind(behind) if coordinator.is_running() => behind,
-                _ => 0,
-            };
-            let orders = coordinator.tick(self.now, self.now.saturating_sub(behind));
+            let orders = coordinator.tick(self.now, taken);
             self.orders(orders);
         }
         for index in 0..self.agents.len() {
@@ -371,7 +368,7 @@ fn lost_messages_and_short_partitions_change_nothing() {
     }
 }
 
-/// A coordinator whose machine is too slow for its agents' messages loses none of them, and is not sent ever more.
+/// A coordinator whose machine is too slow for the messages loses no agent, and does not get ever more messages.
 #[test]
 fn a_coordinator_that_is_behind_loses_no_agent() {
     let mut sent = Vec::new();
@@ -380,7 +377,8 @@ fn a_coordinator_that_is_behind_loses_no_agent() {
         world.run();
         assert_eq!(world.result, Some(Ok(())), "{fault:?}");
         assert!(world.final_agents.iter().all(|agent| agent.lost.is_none()), "{fault:?}");
-        assert!(world.added.len() == 50 && world.added.values().all(|deltas| deltas.len() as u64 == LENGTH));
+        assert_eq!(world.added.len(), 50, "{fault:?}");
+        assert!(world.added.values().all(|deltas| *deltas == (0..LENGTH).collect::<Vec<_>>()), "{fault:?}");
         sent.push(world.sent);
     }
     // The run ends later by so much: both sides say twice per second that they live, and some deltas come twice.

@@ -1,8 +1,8 @@
 //! An event-driven client of HTTP/1.1 and HTTP/2 that stays fast at thousands of connections.
 //!
 //! **What it knows**: the choice of a connection for a request, and the caps on connections; names and addresses;
-//! deadlines and timings of each phase; retries; proxies; redirects; content codings; cookies and multipart bodies. TCP,
-//! unix and abstract sockets, TLS.
+//! deadlines and timings of each phase; retries; proxies; redirects; content codings; cookies and multipart bodies.
+//! TCP, unix and abstract sockets, TLS.
 //!
 //! **What it does not know**: parsing of HTTP (`oroshi-http1`), connections of HTTP/2 (`oroshi-multiplex`) and opening
 //! of sockets (`oroshi-net`); the meaning of a body, beyond text and JSON. It prints nothing and logs nothing.

@@ -1,4 +1,5 @@
-//! A gateway for HTTP/1.1 and HTTP/2: finds the upstream of each request and forwards the request over kept connections.
+//! A gateway for HTTP/1.1 and HTTP/2: finds the upstream of each request and forwards the request over kept
+//! connections.
 //!
 //! **What it knows**: which route a request takes; which fields belong to one connection; which peers may say where a
 //! request came from; when a retry is safe; pools of connections per target and core; balancing and ejection of failing

@@ -44,8 +44,8 @@ pub struct Agreement {
 /// The value of Sec-WebSocket-Extensions that a client offers, to keep no window either.
 pub const OFFER: &str = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 
-/// The compression level of zlib. Level 6 of zlib-rs searches less than zlib's: messages would be 1 % (1 KB of JSON) to 6 %
-/// (47 KB) larger. 7 takes the same time for the former, and half more for the latter.
+/// The compression level of zlib. Level 6 of zlib-rs searches less than zlib's: messages would be 1 % (1 KB of JSON) to
+/// 6 % (47 KB) larger. 7 takes the same time for the former, and half more for the latter.
 const LEVEL: i32 = 7;
 
 /// The end of a flushed stream, which messages leave out (RFC 7692, section 7.2.1).

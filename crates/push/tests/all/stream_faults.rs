@@ -25,7 +25,7 @@ use crate::stream::jetstream;
 const NODES: usize = 3;
 const CLIENTS: usize = 6;
 const CHANNEL: &str = "kept:a";
-/// Where one client of each node is told who comes and goes.
+/// The channel in which one client per node watches presence.
 const ROOM: &str = "room:a";
 /// How long after a fault presence may be wrong.
 const RIGHT: Duration = Duration::from_secs(5);
