@@ -4,10 +4,11 @@
 use std::process::{Command, Stdio};
 
 use oroshi_bench::Record;
-use oroshi_testkit::need;
 use oroshi_testkit::pty::{OnTerminal, Outputs};
+use oroshi_testkit::{need, wait_until};
 use rustix::process::Signal;
 use rustix::termios::LocalModes;
+use tempfile::NamedTempFile;
 
 #[cfg(feature = "agents")]
 use crate::agents::Group;
@@ -36,6 +37,13 @@ fn after(terminal: &OnTerminal) -> String {
     let (before, after) = printed.split_once(LEAVE).unwrap();
     assert!(before.contains(ENTER) && !after.contains("\x1b[?"), "{printed:?}");
     after.to_owned()
+}
+
+/// A wrk script with this text.
+fn script(text: &str) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
 }
 
 #[test]
@@ -96,9 +104,19 @@ fn ctrl_c_q_and_term_end_the_run_in_order_and_hangup_at_once() {
 
 #[test]
 fn a_second_ctrl_c_and_an_error_give_the_terminal_back() {
-    let target = Target::start(&["--delay", "1h"]);
-    let Some(mut terminal) = start("bench --tui, ended twice", &["-d1h", "-T2h", target.url()]) else { return };
+    let target = Target::start(&[]);
+    // Once the script has removed this file, the run cannot end in order: a thread of it never comes back.
+    let folder = tempfile::tempdir().unwrap();
+    let endless = folder.path().join("endless");
+    let file = endless.display();
+    let script = script(&format!(
+        "function request() if os.remove('{file}') then while true do end end\nreturn wrk.format() end"
+    ));
+    let args = ["-d1h", "-c1", "-R100", "-s", script.path().to_str().unwrap(), target.url()];
+    let Some(mut terminal) = start("bench --tui, ended twice", &args) else { return };
     terminal.shows("measuring ");
+    std::fs::write(&endless, "").unwrap();
+    wait_until("the script never comes back", || !endless.exists());
     terminal.types("\x03");
     terminal.shows("ending");
     terminal.types("\x03");
@@ -120,7 +138,7 @@ fn json_on_standard_output_is_the_report_alone() {
     let Some(mut command) = command("bench --tui --format json", &["-d1h", "--format=json", target.url()]) else {
         return;
     };
-    let file = tempfile::NamedTempFile::new().unwrap();
+    let file = NamedTempFile::new().unwrap();
     command.stdout(Stdio::from(file.reopen().unwrap())).env("NO_COLOR", "1");
     let mut terminal = OnTerminal::start(command, Outputs::Errors, (80, 24));
     terminal.shows("measuring ");
@@ -136,11 +154,9 @@ fn json_on_standard_output_is_the_report_alone() {
 #[test]
 fn what_a_script_prints_appears_after_the_view() {
     let target = Target::start(&[]);
-    let script = tempfile::NamedTempFile::new().unwrap();
     let text = "function request() if not said then said = true; print('it was printed') end\nreturn wrk.format() end";
-    std::fs::write(script.path(), text).unwrap();
-    let script = script.path().to_str().unwrap();
-    let args = ["-d1s", "-c1", "-s", script, target.url()];
+    let script = script(text);
+    let args = ["-d1s", "-c1", "-s", script.path().to_str().unwrap(), target.url()];
     let Some(mut terminal) = start("bench --tui with a script", &args) else { return };
     assert_eq!(terminal.ends().code(), Some(0));
     let (during, after) = (terminal.printed(), after(&terminal));
@@ -150,12 +166,10 @@ fn what_a_script_prints_appears_after_the_view() {
 #[test]
 fn a_script_that_exits_gives_the_terminal_back() {
     let target = Target::start(&[]);
-    let script = tempfile::NamedTempFile::new().unwrap();
-    let text =
-        "n = 0\nfunction request() n = n + 1\nif n > 50 then print('bye') os.exit(7) end\nreturn wrk.format() end";
-    std::fs::write(script.path(), text).unwrap();
-    let script = script.path().to_str().unwrap();
-    let args = ["-d1h", "-c1", "-R100", "-s", script, target.url()];
+    let script = script(
+        "n = 0\nfunction request() n = n + 1\nif n > 50 then print('bye') os.exit(7) end\nreturn wrk.format() end",
+    );
+    let args = ["-d1h", "-c1", "-R100", "-s", script.path().to_str().unwrap(), target.url()];
     let Some(mut terminal) = start("bench --tui with a script that exits", &args) else { return };
     assert_eq!(terminal.ends().code(), Some(7));
     assert!(after(&terminal).contains("bye"));
