@@ -32,5 +32,12 @@ Gem::Specification.new do |spec|
   spec.extensions = ["ruby/ext/oroshi/extconf.rb", "ruby/ext/client/extconf.rb"]
 
   spec.required_ruby_version = ">= 3.1"
+  # With the native parts in it (`make packages` sets this), for one version of Ruby and one platform.
+  if ENV["OROSHI_NATIVE_GEM"]
+    spec.platform = Gem::Platform.new(ENV.fetch("OROSHI_NATIVE_GEM"))
+    spec.extensions = []
+    spec.files = spec.files.grep_v(%r{\A(?:Cargo|crates/|ruby/ext/)}) + Dir.glob("ruby/lib/oroshi/*.so", base: __dir__).sort
+    spec.required_ruby_version = "~> #{RUBY_VERSION[/\d+\.\d+/]}.0"
+  end
   spec.add_dependency "rack", ">= 2.2", "< 4"
 end
