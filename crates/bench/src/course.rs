@@ -20,7 +20,7 @@ pub struct Course<'s> {
     pub points: &'s [PointData],
     /// The width of a point.
     pub width: Duration,
-    /// The points, from the beginning, in which no report is missing.
+    /// The points, from the beginning, in which no report is missing but those of parts that are silent.
     pub complete: usize,
 }
 

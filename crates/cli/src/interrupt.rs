@@ -34,9 +34,13 @@ fn end_at_once(code: u8) -> ! {
     let mut folders = folders();
     folders.drain(..).for_each(|folder| remove(&folder));
     #[cfg(feature = "tui")]
-    crate::screen::restore();
-    // The live line ends here.
-    crate::say("");
+    let is_told = crate::screen::restore_at_once();
+    #[cfg(not(feature = "tui"))]
+    let is_told = true;
+    if is_told {
+        // The live line ends here.
+        crate::say("");
+    }
     std::process::exit(code.into())
 }
 
@@ -50,19 +54,18 @@ pub(crate) fn end_on_hangup() {
 
     use tokio::signal::unix::{SignalKind, signal};
 
-    // `nohup` and the like: whoever had HUP ignored wants the run to go on.
-    if oroshi_net::process::ignores(rustix::process::Signal::HUP) {
-        return;
-    }
     let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
     let context = runtime.enter();
-    let (hangup, quit) = (signal(SignalKind::hangup()), signal(SignalKind::quit()));
+    // If HUP is ignored (`nohup`), the run goes on when the terminal is gone.
+    let is_ignored = oroshi_net::process::ignores(rustix::process::Signal::HUP);
+    let hangup = if is_ignored { None } else { signal(SignalKind::hangup()).ok() };
+    let quit = signal(SignalKind::quit());
     drop(context);
-    let (Ok(mut hangup), Ok(mut quit)) = (hangup, quit) else { return };
+    let (mut hangup, Ok(mut quit)) = (hangup, quit) else { return };
     // Without the thread, the signals would do nothing; with so few descriptors and threads nothing else works either.
     let _ = thread::Builder::new().name("hangup".into()).spawn(move || {
         let signal = runtime.block_on(poll_fn(|cx| {
-            if hangup.poll_recv(cx).is_ready() {
+            if hangup.as_mut().is_some_and(|hangup| hangup.poll_recv(cx).is_ready()) {
                 Poll::Ready(SignalKind::hangup())
             } else {
                 quit.poll_recv(cx).map(|_| SignalKind::quit())

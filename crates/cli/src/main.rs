@@ -17,7 +17,7 @@
 //!    Ctrl-C.
 //! 8. `manual`: completions for shells, and manual pages.
 //! 9. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
-//!    width and the colours of the terminal. [`tls`]: flags about TLS. `absent`: messages of a build
+//!    width and the colours of the terminal. `screen`: all of it, for `bench --tui`. [`tls`]: flags about TLS. `absent`: messages of a build
 //!    without all features.
 //!
 //! Circles: the files of `bench` share its error and the opening of kept files. Its `ab/files` and `observer` call each
@@ -264,7 +264,7 @@ fn end_with_a_panic() {
             return;
         }
         #[cfg(feature = "tui")]
-        screen::restore();
+        screen::restore_at_once();
         tell(panic);
         std::process::abort()
     }));

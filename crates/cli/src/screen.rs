@@ -1,5 +1,5 @@
 //! The whole terminal as a screen, for the view of `bench --tui`: taken, drawn on, and given back, also when a script
-//! calls `exit`. (A signal that ends the process without a handler, such as ALRM, leaves it taken.)
+//! calls `exit`. (A signal that ends the process without a handler, such as KILL, leaves it taken.)
 //!
 //! The screen is the controlling terminal (`/dev/tty`), opened anew without blocking: a slow or stopped terminal never
 //! holds up the run. Ctrl-C stays a signal. What anybody writes to standard output or standard error meanwhile, if they
@@ -32,6 +32,9 @@ const LEAVING: Duration = Duration::from_secs(1);
 /// The most bytes of other output that are kept.
 const MOST_KEPT: u64 = 16 << 20;
 
+/// The key that asks for the whole picture again, in shells as well.
+const CTRL_L: u8 = 0x0c;
+
 /// The other screen, cleared, without a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
 /// Plain characters on an empty screen, for terminals that have only one; the cursor, and the screen from before.
@@ -52,16 +55,19 @@ struct Taken {
 /// Why there can be no screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoScreen {
-    /// Lines appear instead.
+    /// Standard error is a file or a pipe.
     #[error("standard error is no terminal")]
     NoTerminal,
-    /// The same.
+    /// `/dev/tty` cannot be opened, as after `setsid`.
+    #[error("this process has no controlling terminal")]
+    NoControlling,
+    /// Another process group has the terminal.
     #[error("this process is in the background")]
     Background,
-    /// The same.
+    /// The terminal has no second screen and no cursor that moves.
     #[error("this terminal shows lines alone (TERM)")]
     Dumb,
-    /// The same.
+    /// The terminal's state cannot be read or set.
     #[error("the terminal cannot be taken")]
     Failed,
 }
@@ -73,7 +79,17 @@ pub(crate) struct Screen {
     /// What is to be drawn, and what the terminal has not taken yet.
     out: Vec<u8>,
     flushed: usize,
+    keys: Keys,
     colours: bool,
+}
+
+/// The keys that mean something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pressed {
+    /// `q`.
+    pub(crate) quit: bool,
+    /// Ctrl-L.
+    pub(crate) redraw: bool,
 }
 
 impl Screen {
@@ -90,33 +106,36 @@ impl Screen {
         }
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
         let tty = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open("/dev/tty");
-        let tty = tty.map_err(|_| NoScreen::NoTerminal)?;
-        // Whoever changes a terminal from the background is stopped.
+        let tty = tty.map_err(|_| NoScreen::NoControlling)?;
+        // The kernel stops a process that changes a terminal from the background.
         if tcgetpgrp(&tty).is_ok_and(|group| group != getpgrp()) {
             return Err(NoScreen::Background);
         }
         let own = tty.try_clone().map_err(|_| NoScreen::Failed)?;
         oroshi_net::process::at_exit(restore);
-        take(tty).map_err(|_| {
+        let sent = take(tty).map_err(|_| {
             restore();
             NoScreen::Failed
         })?;
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Ok(Self { tty: own, out: Vec::new(), flushed: 0, colours: !unwanted })
+        // A slow terminal gets the rest before the first picture.
+        Ok(Self { tty: own, out: ENTER[sent..].to_vec(), flushed: 0, keys: Keys::default(), colours: !unwanted })
     }
 
-    /// Returns whether `q` was pressed since the last call. A key that is held down counts once.
-    pub(crate) fn quits(&mut self) -> bool {
+    /// Returns the keys pressed since the last call that mean something.
+    pub(crate) fn pressed(&mut self) -> Pressed {
+        let mut pressed = Pressed::default();
         if taken().is_none() {
-            // The keys are somebody else's again.
-            return false;
+            // The keys are for the next process.
+            return pressed;
         }
-        let mut keys = [0; 256];
-        let mut quits = false;
-        while let Ok(n @ 1..) = (&self.tty).read(&mut keys) {
-            quits |= has_q(&keys[..n]);
+        let mut bytes = [0; 256];
+        while let Ok(n @ 1..) = (&self.tty).read(&mut bytes) {
+            for &byte in &bytes[..n] {
+                self.keys.read(byte, &mut pressed);
+            }
         }
-        quits
+        pressed
     }
 
     /// Sends what is to be drawn, as far as the terminal takes it.
@@ -155,29 +174,42 @@ impl Drop for Screen {
     }
 }
 
-/// Whether one of these keys is `q`. Function keys and the like, which begin with an escape, may contain one.
-fn has_q(keys: &[u8]) -> bool {
-    let mut keys = keys.iter();
-    while let Some(key) = keys.next() {
-        match key {
-            b'q' | b'Q' => return true,
-            0x1b => match keys.next() {
-                // ECMA-48, section 5.4: parameters, and a final byte.
-                Some(b'[') => drop(keys.find(|byte| (0x40..=0x7e).contains(*byte))),
-                Some(b'O') => drop(keys.next()),
-                _ => {}
-            },
-            _ => {}
+/// What the next byte from the keyboard is a part of. A function key may come in several reads, and contain a `q`.
+#[derive(Clone, Copy, Debug, Default)]
+enum Keys {
+    #[default]
+    Plain,
+    /// Behind an escape.
+    Escape,
+    /// In a control sequence: parameters, and a final byte (ECMA-48, section 5.4).
+    Sequence,
+    /// Behind `ESC O`: one more byte.
+    Single,
+}
+
+impl Keys {
+    fn read(&mut self, byte: u8, pressed: &mut Pressed) {
+        *self = match (*self, byte) {
+            (_, 0x1b) => Keys::Escape,
+            (Keys::Escape, b'[') => Keys::Sequence,
+            (Keys::Escape, b'O') => Keys::Single,
+            (Keys::Sequence, byte) if !(0x40..=0x7e).contains(&byte) => Keys::Sequence,
+            (Keys::Sequence | Keys::Single, _) => Keys::Plain,
+            (Keys::Plain | Keys::Escape, byte) => {
+                pressed.quit |= matches!(byte, b'q' | b'Q');
+                pressed.redraw |= byte == CTRL_L;
+                Keys::Plain
+            }
         }
     }
-    false
 }
 
 fn taken() -> MutexGuard<'static, Option<Taken>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take(tty: File) -> io::Result<()> {
+/// Takes the terminal, and returns how many bytes of [`ENTER`] it took at once.
+fn take(tty: File) -> io::Result<usize> {
     let before = tcgetattr(&tty)?;
     let kept = memfd_create("oroshi-output", MemfdFlags::CLOEXEC)?;
     fcntl_setfl(&kept, OFlags::APPEND)?;
@@ -192,20 +224,31 @@ fn take(tty: File) -> io::Result<()> {
     let mut slot = taken();
     // What was typed before is not for the view.
     tcsetattr(&tty, OptionalActions::Flush, &during)?;
-    send(&tty, ENTER, LEAVING);
+    let sent = send(&tty, ENTER, LEAVING);
     // From here on the terminal is given back whatever happens.
     let taken = slot.insert(Taken { tty, before, kept: kept.into(), stdout, stderr });
     dup2_stderr(&taken.kept)?;
     if taken.stdout.is_some() {
         dup2_stdout(&taken.kept)?;
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// Gives the terminal back, if a screen has it, and prints what was kept. Any thread may call it, at any time.
 pub(crate) fn restore() {
-    let mut slot = taken();
-    let Some(Taken { tty, before, kept, stdout, stderr }) = slot.take() else { return };
+    give_back(true);
+}
+
+/// Does the same for a process that ends at once, and does not wait for a terminal that takes nothing for a second.
+///
+/// Returns whether the terminal takes what is printed now.
+pub(crate) fn restore_at_once() -> bool {
+    give_back(false)
+}
+
+fn give_back(waits: bool) -> bool {
+    // The lock is free again before anything waits for the terminal.
+    let Some(Taken { tty, before, kept, stdout, stderr }) = taken().take() else { return true };
     let sent = send(&tty, LEAVE, LEAVING);
     // Nothing can be done about errors: the terminal may be gone.
     let _ = tcsetattr(&tty, OptionalActions::Now, &before);
@@ -213,7 +256,10 @@ pub(crate) fn restore() {
     if let Some(stdout) = stdout {
         let _ = dup2_stdout(&stdout);
     }
-    // A terminal that takes nothing for so long is waited for, as whatever is printed now would wait.
+    if sent < LEAVE.len() && !waits {
+        return false;
+    }
+    // What is printed after this waits for the terminal as well.
     let _ = io::stderr().write_all(&LEAVE[sent..]);
     let mut bytes = vec![0; 1 << 16];
     let mut at = 0;
@@ -223,6 +269,7 @@ pub(crate) fn restore() {
         }
         at += n as u64;
     }
+    true
 }
 
 /// Writes to a terminal that does not block; returns how many bytes it took. A terminal that is gone takes all.
@@ -407,12 +454,18 @@ mod tests {
 
     #[test]
     fn q_is_told_from_function_keys() {
-        for keys in ["q", "xQ", "\x1bOPq", "\x1b[1;2Qq", "\x1b[Aq", "\x1bxq"] {
-            assert!(has_q(keys.as_bytes()), "{keys:?}");
+        let pressed = |bytes: &[u8]| {
+            let (mut keys, mut pressed) = (Keys::default(), Pressed::default());
+            bytes.iter().for_each(|&byte| keys.read(byte, &mut pressed));
+            pressed
+        };
+        for keys in ["q", "xQ", "\x1bOPq", "\x1b[1;2Qq", "\x1b[Aq", "\x1bxq", "\x1bq"] {
+            assert_eq!(pressed(keys.as_bytes()), Pressed { quit: true, redraw: false }, "{keys:?}");
         }
-        for keys in ["", "x", "\x1bOQ", "\x1bOq", "\x1b[1;2Q", "\x1b", "\x1b[", "\x1b[1;"] {
-            assert!(!has_q(keys.as_bytes()), "{keys:?}");
+        for keys in ["", "x", "\x1bOQ", "\x1bOq", "\x1b[1;2Q", "\x1b", "\x1b[", "\x1b[1;", "\x1b\x1bOQ"] {
+            assert_eq!(pressed(keys.as_bytes()), Pressed::default(), "{keys:?}");
         }
+        assert_eq!(pressed(b"\x0c"), Pressed { quit: false, redraw: true });
     }
 
     #[test]

@@ -90,7 +90,8 @@ impl Writer {
     fn push(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: SlowPolicy, is_unbounded: bool) -> Pushed {
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
-        let bounds = if is_unbounded {
+        // An empty queue takes any message.
+        let bounds = if is_unbounded || before == 0 {
             Bounds { bytes: usize::MAX, messages: usize::MAX }
         } else {
             let bytes = self.backlog.limit_for(before, delivery.message.frame(session.framing).len());

@@ -112,7 +112,8 @@ async fn origin(guard: &ConnectionGuard, stream: &mut Stream) -> Result<Option<A
 
 /// Begins turns, and keeps the memory of ended ones, so that a request allocates nothing.
 pub(crate) trait Begin<F> {
-    fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F;
+    /// Begins a turn in its slot: returned, its future of some kilobytes would be copied once more.
+    fn begin(&self, slot: &mut TurnSlot<F>, wire: Rc<Wire>, input: Vec<u8>);
     /// Serves a connection that may be HTTP/2. Its output is the received bytes if it is not.
     fn serve_http2(&self, wire: Rc<Wire>, input: Vec<u8>) -> Http2;
     fn slots(&self) -> &RefCell<Vec<TurnSlot<F>>>;
@@ -122,7 +123,7 @@ pub(crate) trait Begin<F> {
 pub(crate) type Http2 = Pin<Box<dyn Future<Output = Result<Option<Vec<u8>>, Error>>>>;
 
 /// The memory of a turn, which may be empty.
-type TurnSlot<F> = Pin<Box<Option<F>>>;
+pub(crate) type TurnSlot<F> = Pin<Box<Option<F>>>;
 
 /// The turns of connections with the same handler.
 pub(crate) struct Turns<M, F> {
@@ -138,8 +139,8 @@ impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Turns<M, F> {
 }
 
 impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Begin<F> for Turns<M, F> {
-    fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F {
-        (self.begin)(wire, input)
+    fn begin(&self, slot: &mut TurnSlot<F>, wire: Rc<Wire>, input: Vec<u8>) {
+        slot.set(Some((self.begin)(wire, input)));
     }
 
     fn serve_http2(&self, wire: Rc<Wire>, input: Vec<u8>) -> Http2 {
@@ -164,7 +165,7 @@ impl<'t, F: Future> Turn<'t, F> {
     fn begin(turns: &'t Rc<dyn Begin<F>>, wire: Rc<Wire>, input: Vec<u8>) -> Self {
         let kept = turns.slots().borrow_mut().pop();
         let mut slot = kept.unwrap_or_else(|| Box::pin(None));
-        slot.set(Some(turns.begin(wire, input)));
+        turns.begin(&mut slot, wire, input);
         Turn { turns, slot: Some(slot) }
     }
 }

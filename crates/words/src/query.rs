@@ -6,13 +6,12 @@ use crate::nearest;
 
 /// Returns the path and the query of a request target, still encoded, without any scheme and authority.
 pub fn split(target: &str) -> (&str, &str) {
-    let origin = match target.find("://") {
-        Some(scheme) if !target.starts_with('/') => {
-            let rest = &target[scheme + 3..];
-            rest.find(['/', '?']).map_or("/", |at| &rest[at..])
-        }
-        _ => target,
-    };
+    // The search is for the rare absolute form alone: this runs several times per request.
+    let scheme = if target.starts_with('/') { None } else { target.find("://") };
+    let origin = scheme.map_or(target, |scheme| {
+        let rest = &target[scheme + 3..];
+        rest.find(['/', '?']).map_or("/", |at| &rest[at..])
+    });
     origin.split_once('?').unwrap_or((origin, ""))
 }
 

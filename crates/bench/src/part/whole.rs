@@ -201,10 +201,13 @@ impl Parts for Whole {
         let mut last = PointData::default();
         self.recent.iter().for_each(|(_, point)| last.absorb(point));
         let elapsed = Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
+        // Parts report the measured part alone.
+        let warms_up = elapsed.is_zero() && !self.plan.warmup.is_zero();
+        let left = self.plan.duration.map(|duration| duration.saturating_sub(elapsed));
         Progress {
-            stage: Stage::Measuring,
+            stage: if warms_up { Stage::WarmUp } else { Stage::Measuring },
             elapsed,
-            left: self.plan.duration.map(|duration| duration.saturating_sub(elapsed)),
+            left: left.filter(|_| !warms_up),
             done: self.tally.answered,
             rate: last.requests as f64 / elapsed.as_secs_f64().clamp(0.1, 1.5),
             service: last.service,

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use oroshi_bench::follow::Stage;
@@ -14,7 +13,7 @@ use oroshi_stats::IntervalLog;
 use super::ab::RequestLog;
 use super::open_kept;
 use super::tui::Tui;
-use super::view::{View, cut};
+use super::view::{View, cut, ends_by_requests};
 use crate::terminal::live_width;
 use oroshi_words::units;
 
@@ -234,13 +233,6 @@ fn is_due(plain: &mut Option<u64>, progress: &Progress) -> bool {
         *printed = progress.elapsed.as_secs() / PLAIN;
     }
     due
-}
-
-/// Whether a run that both a number of requests and a time may end has done more of the former.
-pub(super) fn ends_by_requests(progress: &Progress, left: Duration, requests: u64) -> bool {
-    let elapsed = progress.elapsed.as_secs_f64();
-    let of_time = elapsed / (elapsed + left.as_secs_f64()).max(1e-9);
-    progress.stage != Stage::WarmUp && progress.done as f64 / requests.max(1) as f64 > of_time
 }
 
 /// `[7s left] 61,234/s  p50 94.1us  p99 1.20ms  0 errors  100/100 connections`.

@@ -21,6 +21,8 @@ use crate::screen::{NoScreen, Screen};
 /// How often the view is drawn at most, and how often keys are read.
 const DRAWING: Duration = Duration::from_millis(250);
 const KEYS: Duration = Duration::from_millis(50);
+/// A `q` that comes so soon after another one is the same key, still held down.
+const REPEAT: Duration = Duration::from_secs(1);
 /// When no progress came for so long, the measured part is over.
 const SILENCE: Duration = Duration::from_millis(400);
 /// The most values of the server's CPU time that are kept. Then neighbours are merged.
@@ -35,6 +37,7 @@ pub(super) struct Tui {
     server: Means,
     drawn: Option<Instant>,
     keys: Option<Instant>,
+    quit: Option<Instant>,
     told: Instant,
 }
 
@@ -48,7 +51,7 @@ impl Tui {
         let terminal = Terminal::new(Screen::open()?).map_err(|_| NoScreen::Failed)?;
         let known = Known { title: title.to_owned(), ..Known::default() };
         let told = Instant::now();
-        Ok(Self { terminal, shutdown, known, server: Means::default(), drawn: None, keys: None, told })
+        Ok(Self { terminal, shutdown, known, server: Means::default(), drawn: None, keys: None, quit: None, told })
     }
 
     /// Says how many connections and requests the run has.
@@ -93,12 +96,22 @@ impl Tui {
 
     /// Reads keys, and draws what changes while no progress comes.
     pub(super) fn look(&mut self) {
-        if self.keys.is_some_and(|at| at.elapsed() < KEYS) {
+        let since = self.keys.map(|at| at.elapsed());
+        if since.is_some_and(|since| since < KEYS) {
             return;
         }
         self.keys = Some(Instant::now());
-        if self.terminal.backend_mut().quits() {
+        if since.is_some_and(|since| since >= SILENCE / 2) {
+            // This thread got no CPU: that no progress came says nothing.
+            self.told = Instant::now();
+        }
+        let pressed = self.terminal.backend_mut().pressed();
+        if pressed.quit && self.quit.replace(Instant::now()).is_none_or(|before| before.elapsed() >= REPEAT) {
             self.shutdown.request();
+        }
+        if pressed.redraw {
+            // A terminal that is gone shows nothing.
+            let _ = self.terminal.clear();
         }
         if self.known.progress.is_none() || self.told.elapsed() >= SILENCE {
             self.draw_if_due();

@@ -1,6 +1,7 @@
 //! The lines that a terminal shows during a run: the present figures, their course, errors by name.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use oroshi_bench::follow::Stage;
 use oroshi_bench::{FailureCounts, Progress};
@@ -93,6 +94,13 @@ pub(super) fn cut(line: &str, width: usize) -> String {
         return line.to_owned();
     }
     line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Whether a run that both a number of requests and a time may end has done more of the former.
+pub(super) fn ends_by_requests(progress: &Progress, left: Duration, requests: u64) -> bool {
+    let elapsed = progress.elapsed.as_secs_f64();
+    let of_time = elapsed / (elapsed + left.as_secs_f64()).max(1e-9);
+    progress.stage != Stage::WarmUp && progress.done as f64 / requests.max(1) as f64 > of_time
 }
 
 #[cfg(test)]

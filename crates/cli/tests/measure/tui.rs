@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use oroshi_bench::Record;
 use oroshi_testkit::pty::{OnTerminal, Outputs};
 use oroshi_testkit::{need, wait_until};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use rustix::termios::LocalModes;
 use tempfile::NamedTempFile;
@@ -83,7 +84,7 @@ fn ctrl_c_q_and_term_end_the_run_in_order_and_hangup_at_once() {
     type End = fn(&mut OnTerminal);
     let ends: [(End, Option<i32>); 5] = [
         (|terminal| terminal.types("\x03"), Some(0)),
-        // F2 as well, and two at once, which a key that is held down gives.
+        // F2 is no `q`, and two at once are one.
         (|terminal| terminal.types("xyz\x1bOQqq"), Some(0)),
         (|terminal| terminal.signal(Signal::TERM), Some(0)),
         (|terminal| terminal.signal(Signal::HUP), Some(129)),
@@ -105,18 +106,20 @@ fn ctrl_c_q_and_term_end_the_run_in_order_and_hangup_at_once() {
 #[test]
 fn a_second_ctrl_c_and_an_error_give_the_terminal_back() {
     let target = Target::start(&[]);
-    // Once the script has removed this file, the run cannot end in order: a thread of it never comes back.
+    // Once the script has removed this file, the run takes its time to end: open(2) waits for a writer.
     let folder = tempfile::tempdir().unwrap();
-    let endless = folder.path().join("endless");
-    let file = endless.display();
+    let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
+    mkfifoat(CWD, &pipe, Mode::RWXU).unwrap();
     let script = script(&format!(
-        "function request() if os.remove('{file}') then while true do end end\nreturn wrk.format() end"
+        "function request() if os.remove('{}') then io.open('{}') end\nreturn wrk.format() end",
+        file.display(),
+        pipe.display()
     ));
     let args = ["-d1h", "-c1", "-R100", "-s", script.path().to_str().unwrap(), target.url()];
     let Some(mut terminal) = start("bench --tui, ended twice", &args) else { return };
     terminal.shows("measuring ");
-    std::fs::write(&endless, "").unwrap();
-    wait_until("the script never comes back", || !endless.exists());
+    std::fs::write(&file, "").unwrap();
+    wait_until("the script waits", || !file.exists());
     terminal.types("\x03");
     terminal.shows("ending");
     terminal.types("\x03");

@@ -28,20 +28,19 @@ pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchang
     let (path, paths) = (query::split(head.target).0, &plan.paths);
     // kuiperbelt does not log the first and the last of these either.
     if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.stats {
-        return route(hub, serves, exchange).await;
+        return route(hub, serves, path, exchange).await;
     }
     if path == paths.command && plan.has_channels() {
-        return route(hub, serves, exchange).await;
+        return route(hub, serves, path, exchange).await;
     }
     let begun = Instant::now();
-    let result = route(hub, serves, exchange).await;
+    let result = route(hub, serves, path, exchange).await;
     let (status, us) = (exchange.reply.status().unwrap_or_default(), begun.elapsed().as_micros() as u64);
     tracing::info!(target: "oroshi_push::access", method = head.method, path, status, us);
     result
 }
 
-async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-    let (path, _) = query::split(exchange.head.target);
+async fn route(hub: &Rc<Hub>, serves: Serves, path: &str, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let clients = serves != Serves::Admin;
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     let polls = plan.transports.poll && path == paths.poll;
@@ -59,13 +58,12 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     if clients && commands {
         return Box::pin(command::answer(hub, exchange)).await;
     }
-    let answered = answer_api(hub, serves, exchange).await;
+    let answered = answer_api(hub, serves, path, exchange).await;
     answer::send(exchange, answered).await
 }
 
 /// Answers requests of backends and operators.
-async fn answer_api(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> HandlerResult {
-    let (path, _) = query::split(exchange.head.target);
+async fn answer_api(hub: &Rc<Hub>, serves: Serves, path: &str, exchange: &mut Exchange<'_>) -> HandlerResult {
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     if path == paths.ping {
         return Ok(kuiperbelt::ping());
@@ -88,8 +86,8 @@ async fn answer_api(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) 
             _ if path == paths.close => kuiperbelt::close(hub, exchange).await,
             _ if path == paths.broadcast => kuiperbelt::broadcast(hub, exchange).await,
             _ if path == paths.stats => kuiperbelt::stats(hub, exchange).await,
-            "/status" | "/metrics" | "/openapi.json" => status::answer(hub, exchange).await,
-            _ => native::answer(hub, exchange).await,
+            "/status" | "/metrics" | "/openapi.json" => status::answer(hub, path, exchange).await,
+            _ => native::answer(hub, path, exchange).await,
         }
     })
     .await

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use oroshi_server::{Error, Exchange};
 use oroshi_websocket::{CloseCode, Kind};
 use oroshi_words::units::parse_time;
@@ -37,8 +38,13 @@ const MOST_PUBLISHES: usize = 1000;
 const REASON_BYTES: usize = 123;
 
 /// Serves every path that no other module serves.
-pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
-    let (path, _) = query::split(exchange.head.target);
+pub(crate) async fn answer(hub: &Rc<Hub>, path: &str, exchange: &mut Exchange<'_>) -> HandlerResult {
+    match path {
+        "/publish" => return publish(hub, exchange).await,
+        "/publish/raw" => return publish_raw(hub, exchange).await,
+        "/publish/batch" => return publish_batch(hub, exchange).await,
+        _ => {}
+    }
     let mut parts = path.split('/').skip(1).map(query::segment);
     let parts = [parts.next(), parts.next(), parts.next(), parts.next(), parts.next()].map(Option::transpose);
     let parts = match parts {
@@ -50,9 +56,6 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Handle
         }
     };
     match parts.each_ref().map(Option::as_deref) {
-        [Some("publish"), None, ..] => publish(hub, exchange).await,
-        [Some("publish"), Some("raw"), None, _] => publish_raw(hub, exchange).await,
-        [Some("publish"), Some("batch"), None, _] => publish_batch(hub, exchange).await,
         [Some("sessions"), None, ..] => lists::sessions(hub, exchange),
         [Some("slow"), None, ..] => lists::slow(hub, exchange).await,
         [Some("groups"), None, ..] => lists::groups(hub, exchange).await,
@@ -70,7 +73,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Handle
 async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     let data = json_body(hub, exchange).await?;
     let publish = envelope(hub, &data)?;
-    once(hub, exchange, &data, receipt(Rc::clone(hub), publish)).await
+    once(hub, exchange, &data, Box::pin(receipt(Rc::clone(hub), publish))).await
 }
 
 /// `POST /publish/batch`: an array of envelopes. They are published one after the other, if none has a mistake.
@@ -96,7 +99,7 @@ async fn publish_batch(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerRes
         }
         Reply::json(200, &json!({ "receipts": receipts }))
     };
-    once(hub, exchange, &data, receipts).await
+    once(hub, exchange, &data, Box::pin(receipts)).await
 }
 
 /// Reads a body of JSON: one or more envelopes.
@@ -116,11 +119,13 @@ async fn json_body(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<Bytes, 
 }
 
 /// Publishes, unless a request with the same `Idempotency-Key` has done so: then it returns that one's receipt.
+///
+/// `publish` is boxed because a publish is large, and would be copied from future to future on its way.
 async fn once(
     hub: &Rc<Hub>,
     exchange: &Exchange<'_>,
     data: &[u8],
-    publish: impl Future<Output = HandlerResult> + 'static,
+    publish: LocalBoxFuture<'static, HandlerResult>,
 ) -> HandlerResult {
     let head = exchange.head;
     let Some(key) = head.headers.get("Idempotency-Key") else { return publish.await };
@@ -163,7 +168,7 @@ async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResul
     let options = PublishOptions::from_query(query::split(head.target).1)?;
     let data = body(exchange, hub.plan().limits.publish_bytes).await?;
     let publish = options.publish(hub, kind, data.clone())?;
-    once(hub, exchange, &data, receipt(Rc::clone(hub), publish)).await
+    once(hub, exchange, &data, Box::pin(receipt(Rc::clone(hub), publish))).await
 }
 
 fn expect_post(exchange: &Exchange<'_>) -> Result<(), Problem> {

@@ -11,7 +11,6 @@ use crate::callbacks::CallbackCounts;
 use crate::cluster::link::LinkCounts;
 use crate::counts::Counts;
 use crate::http::answer::{HandlerResult, Problem, Reply};
-use crate::http::query;
 use crate::hub::Hub;
 use crate::identity::VerifierCounts;
 use crate::jwt::TOKEN_RESULTS;
@@ -23,11 +22,11 @@ use crate::session::REASONS;
 const OPENAPI: &str = include_str!("../../openapi.json");
 
 /// Serves `/status`, `/metrics` and `/openapi.json`.
-pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
+pub(crate) async fn answer(hub: &Rc<Hub>, path: &str, exchange: &mut Exchange<'_>) -> HandlerResult {
     if !matches!(exchange.head.method, "GET" | "HEAD") {
         return Err(Problem::method(exchange.head.method, "GET, HEAD").into());
     }
-    match query::split(exchange.head.target).0 {
+    match path {
         "/status" => Reply::json(200, &status(hub, &hub.counts().await)),
         "/metrics" => {
             let text = metrics(hub, &hub.counts().await);

@@ -116,14 +116,7 @@ impl Outbox {
                 self.free_capacity();
                 return Ok(Flushed::Empty);
             }
-            let mut slices = [IoSlice::new(&[]); BATCH];
-            let mut count = 0;
-            for (slice, delivery) in slices.iter_mut().zip(&self.queue) {
-                let bytes = &delivery.message.frame(framing)[if count == 0 { self.begun } else { 0 }..];
-                *slice = IoSlice::new(bytes);
-                count += 1;
-            }
-            match write(&slices[..count]) {
+            match self.write_batch(framing, &mut write) {
                 // Again even after a partial write: only `WouldBlock` registers for the news of room.
                 Ok(taken) => self.advance(framing, taken),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Flushed::Blocked),
@@ -133,13 +126,37 @@ impl Outbox {
         }
     }
 
+    /// Calls `write` once, with as many messages as fit. The queue is not empty.
+    fn write_batch(
+        &self,
+        framing: Framing,
+        write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut waiting = self.queue.iter().map(|delivery| delivery.message.frame(framing));
+        let Some(first) = waiting.next() else { return Ok(0) };
+        let first = IoSlice::new(&first[self.begun..]);
+        // Nearly always. A whole batch has a kilobyte to clear.
+        if waiting.len() == 0 {
+            return write(&[first]);
+        }
+        let mut slices = [IoSlice::new(&[]); BATCH];
+        slices[0] = first;
+        let mut count = 1;
+        for (slice, bytes) in slices[1..].iter_mut().zip(waiting) {
+            *slice = IoSlice::new(bytes);
+            count += 1;
+        }
+        write(&slices[..count])
+    }
+
     /// Hands out the messages of a polling session. Unless `again`, it acknowledges the last batch and hands out the
     /// next.
     pub(crate) fn hand_out(&mut self, again: bool) -> impl Iterator<Item = &Message> {
         self.tried();
         if !again {
             for _ in 0..self.begun {
-                self.settle_first(Framing::Poll, Outcome::Written);
+                let Some(first) = self.queue.front() else { break };
+                self.settle_first(first.message.frame(Framing::Poll).len());
             }
             self.begun = 0;
             self.insert_gap(Framing::Poll);
@@ -237,7 +254,7 @@ impl Outbox {
             }
             written -= length;
             self.begun = 0;
-            self.settle_first(framing, Outcome::Written);
+            self.settle_first(length);
         }
         self.begun = written;
     }
@@ -287,11 +304,12 @@ impl Outbox {
         dropped
     }
 
-    fn settle_first(&mut self, framing: Framing, outcome: Outcome) -> bool {
-        let Some(first) = self.queue.pop_front() else { return false };
-        self.bytes = self.bytes.saturating_sub(first.message.frame(framing).len());
-        first.settle(outcome);
-        true
+    /// Counts the first message, of `length` framed bytes, as written.
+    fn settle_first(&mut self, length: usize) {
+        if let Some(first) = self.queue.pop_front() {
+            self.bytes -= length;
+            first.settle(Outcome::Written);
+        }
     }
 
     fn free_capacity(&mut self) {

@@ -11,7 +11,8 @@ use crate::exchange::RefusedRequest;
 
 /// Begins turns of streams, and keeps the memory of ended ones.
 pub(crate) trait BeginStream<F> {
-    fn begin(&self, stream: Rc<Stream>, head: OwnedHead) -> F;
+    /// Begins a turn in its memory: returned, its future of some kilobytes would be copied once more.
+    fn begin(&self, turn: &mut Turn<F>, stream: Rc<Stream>, head: OwnedHead);
     /// Tells the handler about a request that never became an exchange.
     fn refused(&self, refused: &RefusedRequest<'_>);
     fn spares(&self) -> &RefCell<Vec<Turn<F>>>;
@@ -34,8 +35,8 @@ impl<M: Fn(Rc<Stream>, OwnedHead) -> F, F> StreamTurns<M, F> {
 }
 
 impl<M: Fn(Rc<Stream>, OwnedHead) -> F, F> BeginStream<F> for StreamTurns<M, F> {
-    fn begin(&self, stream: Rc<Stream>, head: OwnedHead) -> F {
-        (self.begin)(stream, head)
+    fn begin(&self, turn: &mut Turn<F>, stream: Rc<Stream>, head: OwnedHead) {
+        turn.set(Some((self.begin)(stream, head)));
     }
 
     fn refused(&self, refused: &RefusedRequest<'_>) {
@@ -104,7 +105,7 @@ impl<F> Slots<F> {
         let Some(slot) = self.slots.get_mut(place) else { return };
         let spare = self.turns.spares().borrow_mut().pop();
         let mut turn = spare.unwrap_or_else(|| Box::pin(None));
-        turn.set(Some(self.turns.begin(Rc::clone(&slot.stream), head)));
+        self.turns.begin(&mut turn, Rc::clone(&slot.stream), head);
         slot.turn = Some(turn);
     }
 

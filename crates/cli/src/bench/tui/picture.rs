@@ -10,8 +10,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
 
-use super::super::observer::ends_by_requests;
-use super::super::view::{cut, errors, sparkline};
+use super::super::view::{cut, ends_by_requests, errors, sparkline};
 use super::map::{Rows, columns};
 
 /// The smallest area with a view.
@@ -327,8 +326,8 @@ fn agents(known: &Known, rest: &mut Rest, buffer: &mut Buffer) {
 /// The latest message, or how to end the run.
 fn foot(known: &Known, mut row: Row<'_>) {
     match &known.note {
+        _ if known.phase == Phase::Ending => row.text("q or Ctrl-C again ends it at once, without a report", DIM),
         Some(note) => row.text(&printable(note), WARNING),
-        None if known.phase == Phase::Ending => row.text("q or Ctrl-C again ends it at once, without a report", DIM),
         None => row.text("q or Ctrl-C ends the run and reports", DIM),
     };
 }

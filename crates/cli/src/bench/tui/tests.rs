@@ -178,14 +178,14 @@ fn a_number_of_requests_takes_the_place_of_the_time_left() {
 }
 
 #[test]
-fn points_are_copied_once_they_are_complete_and_again_while_they_are_not() {
+fn points_are_copied_each_time_also_the_complete_ones() {
     let (a, b, c) = (point(20), point(40), point(80));
     let mut known = Known::default();
     let requests = |known: &Known| known.points.iter().map(|point| point.service.max() / 1_000_000).collect::<Vec<_>>();
     known.take(&Course { points: &[a.clone(), b.clone()], width: WIDTH, complete: 1 });
-    // The first point is complete: it is not looked at again. The second one changes.
+    // A silent agent has added to the first one.
     known.take(&Course { points: &[c.clone(), c.clone(), b.clone()], width: WIDTH, complete: 2 });
-    assert_eq!(requests(&known), [20, 80, 40]);
+    assert_eq!(requests(&known), [80, 80, 40]);
     // Neighbours were merged.
     known.take(&Course { points: &[b.clone(), a], width: WIDTH * 2, complete: 1 });
     assert_eq!(requests(&known), [40, 20]);
