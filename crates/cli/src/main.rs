@@ -17,8 +17,8 @@
 //!    Ctrl-C.
 //! 8. `manual`: completions for shells, and manual pages.
 //! 9. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
-//!    width and the colours of the terminal. `screen`: all of it, for `bench --tui`. [`tls`]: flags about TLS. `absent`: messages of a build
-//!    without all features.
+//!    width and the colours of the terminal. `screen`: all of the terminal, for `bench --tui`. [`tls`]: flags about
+//!    TLS. `absent`: messages of a build without all features.
 //!
 //! Circles: the files of `bench` share its error and the opening of kept files. Its `ab/files` and `observer` call each
 //! other, because a log of requests is an observer; `args` holds the flags of subscriptions, and their reader those of
