@@ -55,9 +55,10 @@ def tables(read):
     parts = [heading(fanout, "load", "hub")]
     for group in dict.fromkeys(cell["group"] for cell in fanout["cells"]):
         parts.append(f"CPU of the hub, µs per delivery, {group}:\n\n{fan_out(fanout, group, 'sessions')}")
+    parts += history(read)
     parts.append(f"CPU, µs per `/send` to one session:\n\n{costs(send)}")
     parts.append(f"10,000 sessions get everybody's messages, ten of them their own as well:\n\n{fair(read)}")
-    parts.append(f"Memory of the hub's process for an idle WebSocket session:\n\n{idle(read)}")
+    parts.append(f"What an idle WebSocket session takes, memory of the hub's process and CPU time:\n\n{idle(read)}")
     parts += notes([(fanout, lambda cell, size: f"with {cell['group']} and {size:,} sessions"), (send, None)])
     return "\n\n".join(parts)
 
@@ -125,16 +126,32 @@ def fair(read):
     return f"{text}\n\nThe hub was {busy:.0%} busy."
 
 
+def history(read):
+    """Returns a list of one text, or of none if it was not measured."""
+    try:
+        result = read("history")
+    except FileNotFoundError:
+        return []
+    rows = []
+    for cell in result["cells"]:
+        size = int(result["sweep"]["values"][cell["point"]])
+        rows.append([f"{size:,}", cost(cell, 0), cost(cell, 1), ratio(cell, 1, of_base=False)])
+    text = table(["subscribers", "no history", "history", "history / no history"], rows)
+    return [f"CPU of the hub, µs per delivery to the subscribers of a channel, one message under way:\n\n{text}"]
+
+
 def idle(read):
     rows = []
-    for name in ("oroshi", "nchan"):
+    for name, title in (("oroshi", "oroshi"), ("channel", "oroshi, one channel, a ping each 25 s"), ("nchan", "nchan")):
         try:
             record = read(f"idle-{name}")
         except FileNotFoundError:
             continue
-        each = record["idle"]["rss_bytes_per_subscription"] / 1024
-        rows.append([name, f"{record['subscriptions']['opened']:,}", f"{each:.2f} KiB"])
-    return table(["hub", "sessions", "each"], rows)
+        each, sessions = record["idle"]["rss_bytes_per_subscription"] / 1024, record["subscriptions"]["opened"]
+        # Without pings there is nothing to do.
+        cpu = record["server"]["cpu_s"] / record["elapsed_s"] / sessions * 1e6
+        rows.append([title, f"{sessions:,}", f"{each:.2f} KiB", f"{cpu:.2f} µs/s" if name == "channel" else "–"])
+    return table(["hub", "sessions", "memory", "CPU"], rows)
 
 
 if __name__ == "__main__":

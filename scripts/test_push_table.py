@@ -63,6 +63,8 @@ class Tables(unittest.TestCase):
             "broadcast": run(800_000),
             "one-to-one": run(1_000),
             "idle-oroshi": run(),
+            "idle-channel": run(),
+            "history": experiment([cell((5, 5.5), 1.1, None, 0), cell((6, 6.6), 1.1, None, 1)]),
         }
 
     def read(self, name):
@@ -91,6 +93,13 @@ class Tables(unittest.TestCase):
         self.assertIn("| for all | 6.2 | 800,000 | 0 | 1.5 | 2.5 | 4.0 |\n| for one | 100.0 | 1,000 | 0 |", text)
         self.assertIn("The hub was 50% busy.", text)
 
+    def test_has_what_a_history_costs(self):
+        text = push_table.tables(self.read)
+        self.assertIn("| subscribers | no history | history | history / no history |", text)
+        self.assertIn("| 1,000 | 6.00 | 6.60 | 1.10 (0.55 to 2.20) |", text)
+        del self.results["history"]
+        self.assertNotIn("no history", push_table.tables(self.read))
+
     def test_says_what_failed(self):
         self.results["fanout"]["cells"][1]["variants"][1]["failed"] = {"why": "7 of 9 requests failed"}
         text = push_table.tables(self.read)
@@ -98,7 +107,8 @@ class Tables(unittest.TestCase):
 
     def test_has_memory_of_those_that_were_measured_and_says_who_was_not(self):
         text = push_table.tables(self.read)
-        self.assertIn("| oroshi | 18,000 | 1.20 KiB |\n\n- bare sends was left out: floor-fanout is not installed", text)
+        self.assertIn("| oroshi | 18,000 | 1.20 KiB | – |\n", text)
+        self.assertIn("a ping each 25 s | 18,000 | 1.20 KiB | 27.78 µs/s |\n\n- bare sends was left out: floor-fanout is not installed", text)
         self.assertNotIn("| nchan | 18,000", text)
 
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own experiments, without those that need its folder of examples.
-const BUILT_IN: [(&str, &str); 18] = [
+const BUILT_IN: [(&str, &str); 19] = [
     ("concurrency", include_str!("../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
     ("gate-http2", include_str!("../../../experiments/gate-http2.toml")),
@@ -18,6 +18,7 @@ const BUILT_IN: [(&str, &str); 18] = [
     ("http1-or-http2", include_str!("../../../experiments/http1-or-http2.toml")),
     ("keepalive", include_str!("../../../experiments/keepalive.toml")),
     ("push-fanout", include_str!("../../../experiments/push-fanout.toml")),
+    ("push-history", include_str!("../../../experiments/push-history.toml")),
     ("push-rates", include_str!("../../../experiments/push-rates.toml")),
     ("push-send", include_str!("../../../experiments/push-send.toml")),
     ("rack-behind-nginx", include_str!("../../../experiments/rack-behind-nginx.toml")),
