@@ -216,6 +216,30 @@ fn users_are_told_by_name_and_a_right_of_the_backend_suffices() {
 
 /// A watcher gets a number instead of single clients: at most one for a second, and a list when it is small again.
 #[test]
+fn a_watcher_that_does_not_read_ends_when_events_fit_no_more() {
+    const QUEUED: usize = 4;
+    let hub = Hub::start(|plan| {
+        rules(plan);
+        plan.limits.session_queue_messages = QUEUED;
+    });
+    let (slow, mut watcher) = (Watcher::start(hub.address, "room:a"), Watcher::start(hub.address, "room:a"));
+    let large = "x".repeat(16 * 1024);
+    let dropped = |hub: &Hub| hub.status()["deliveries"]["dropped"].as_u64().unwrap();
+    // One does not read: its queue is full of messages, which may be dropped.
+    while dropped(&hub) == 0 {
+        hub.publish(json!({ "groups": ["room:a"], "text": large }));
+        assert_eq!(watcher.hear()["text"].as_str().map(str::len), Some(large.len()));
+    }
+    assert_eq!(hub.status()["sessions"]["ended"]["slow"], 0);
+    // An event must not be dropped, nor wait behind more than the queue may hold.
+    let late = subscriber(&hub, "room:a");
+    hub.until("the slow one has ended", |status| status["sessions"]["ended"]["slow"] == 1);
+    watcher.until(&[late.client(), &watcher.name()]);
+    hub.until("its queue is free", |status| status["queues"]["bytes"] == 0);
+    drop(slow);
+}
+
+#[test]
 fn a_large_channel_is_told_by_its_number() {
     const MANY: u64 = 1100;
     let Some(nats) = Nats::start("a_large_channel_is_told_by_its_number", &[]) else { return };
