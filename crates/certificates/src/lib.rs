@@ -13,7 +13,8 @@
 //!    clock. [`Seal`] (`seal`): encrypted rows.
 //! 4. [`Tickets`] (`tickets`): resumption across threads, processes and machines.
 //! 5. [`Challenges`] (`challenges`): the interface for issuing certificates.
-//! 6. [`ClientNames`] (`clients`): which names ask their clients for certificates.
+//! 6. [`HandshakeSettings`] (`handshakes`): what every service with TLS sets, checked.
+//! 7. [`ClientNames`] (`clients`): which names ask their clients for certificates.
 
 mod cache;
 mod catalogue;
@@ -23,6 +24,7 @@ mod challenges;
 mod clients;
 mod counts;
 mod finder;
+mod handshakes;
 mod seal;
 mod tickets;
 
@@ -33,5 +35,6 @@ pub use challenges::{ACME_TLS_ALPN, Challenges, Issuer, PendingAnswer};
 pub use clients::{ClientNames, NamePattern};
 pub use counts::CertificateCounts;
 pub use finder::FinderSettings;
+pub use handshakes::{CheckedHandshakes, HandshakeSettings};
 pub use seal::{Seal, SealError, SecretError};
 pub use tickets::Tickets;

@@ -15,7 +15,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 
 use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
 use oroshi_gate::{Draft, Gate, Listener, OpenListener, Plan, RunError, Serves};
@@ -26,7 +25,6 @@ use oroshi_net::{Peer, UnixAddress};
 use oroshi_service::{admin_connections, descriptor_limit, engine_descriptors, notify_ready};
 use oroshi_words::Mistake;
 use oroshi_words::mistake::add_checked;
-use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
 
@@ -284,29 +282,23 @@ fn tell_room(short: Option<String>, log: Log) {
     }
 }
 
-/// Starts a thread that reloads the file at each HUP; if the file has mistakes, logs them and changes nothing.
+/// Reloads the file at each HUP; if the file has mistakes, logs them and changes nothing.
 fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, before: Before, log: Log) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let entered = runtime.enter();
-    let mut hangup = signal(SignalKind::hangup())?;
-    drop(entered);
-    thread::Builder::new().name("reload".to_owned()).spawn(move || {
-        while runtime.block_on(hangup.recv()).is_some() {
-            let Some(gate) = gate.upgrade() else { return };
-            match reload(&gate, &file, &before, log) {
-                Ok(generation) => {
-                    log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()));
-                }
-                Err(error) => {
-                    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                    for line in format!("{error}{cause}").lines() {
-                        log.tell(Level::Error, &format!("not reloaded: {line}"));
-                    }
+    service::on_hangup(move || {
+        let Some(gate) = gate.upgrade() else { return false };
+        match reload(&gate, &file, &before, log) {
+            Ok(generation) => {
+                log.tell(Level::Info, &format!("reloaded {}: plan {generation} is in force", file.display()));
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                for line in format!("{error}{cause}").lines() {
+                    log.tell(Level::Error, &format!("not reloaded: {line}"));
                 }
             }
         }
-    })?;
-    Ok(())
+        true
+    })
 }
 
 fn reload(gate: &Gate, file: &Path, before: &Before, log: Log) -> Result<u64, Error> {

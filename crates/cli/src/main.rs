@@ -50,6 +50,8 @@ mod keep;
 mod lab;
 mod lab_live;
 #[cfg(any(feature = "gate", feature = "push"))]
+#[cfg(any(feature = "gate", feature = "push"))]
+mod listener_keys;
 mod log;
 #[cfg(feature = "manual")]
 mod manual;

@@ -13,13 +13,14 @@ mod text;
 mod top;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_config::ConfigError;
 use oroshi_net::Peer;
 use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
-use oroshi_push::{Limits, OpenListener, Plan, RunError, Serves};
+use oroshi_push::{Limits, OpenListener, Plan, RunError, Serves, Tls};
 use oroshi_service::{SocketError, admin_connections, descriptor_limit, engine_descriptors, notify_ready};
 use oroshi_words::Secret;
 use oroshi_words::units::{parse_count, parse_time};
@@ -101,6 +102,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     {
         log.tell(Level::Warn, UNUSED_HISTORY);
     }
+    if let Some(tls) = &plan.tls {
+        tls.warnings().iter().for_each(|text| log.tell(Level::Warn, text));
+        // Before READY=1, because a supervisor may send HUP from then on.
+        let again = Arc::clone(tls);
+        service::on_hangup(move || read_again(&again, log))
+            .map_err(|source| Error::System { what: "cannot take HUP", source })?;
+    }
     let listening: Vec<String> = listeners.iter().map(OpenListener::to_string).collect();
     let ready = move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
@@ -109,6 +117,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     oroshi_push::run(plan, listeners, &shutdown, ready).map_err(|error| Error::Role(PushError::Run(error)))?;
     log.tell(Level::Info, "ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the certificates again; if a file has a mistake, logs it and changes nothing.
+fn read_again(tls: &Tls, log: Log) -> bool {
+    match tls.read_again() {
+        Ok((count, warnings)) => {
+            log.tell(Level::Info, &format!("certificates were read again: {count} in force for new handshakes"));
+            warnings.iter().for_each(|text| log.tell(Level::Warn, text));
+        }
+        Err(mistakes) => {
+            for text in mistakes {
+                log.tell(Level::Error, &format!("the certificates before stay in force: {text}"));
+            }
+        }
+    }
+    true
 }
 
 /// Shows a running hub, at the address that the command line or the configuration names.
@@ -179,7 +203,7 @@ fn open_to_others(plan: &Plan, all: &[OpenListener]) -> Vec<String> {
     let warning = |bound: &OpenListener| {
         let address = bound.address();
         match bound.listener.serves {
-            Serves::Sessions => None,
+            Serves::Sessions | Serves::Tls => None,
             Serves::Everything => Some(format!(
                 "every client that reaches {address} may publish: keep it behind a proxy or a firewall, set \
                  auth.token-file, or give publishers a listener of their own (listen.admin)"

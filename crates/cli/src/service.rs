@@ -75,6 +75,23 @@ pub(crate) fn shutdown_on_signals<E: RoleError>() -> Result<Shutdown, ServiceErr
     Shutdown::on_signals().map_err(|source| ServiceError::System { what: "cannot take signals", source })
 }
 
+/// Starts a thread that calls `reload` at each HUP, until it returns false.
+///
+/// # Errors
+/// The signal cannot be taken, or no thread started.
+#[cfg(any(feature = "gate", feature = "push"))]
+pub(crate) fn on_hangup(mut reload: impl FnMut() -> bool + Send + 'static) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(entered);
+    let read = move || while runtime.block_on(hangup.recv()).is_some() && reload() {};
+    std::thread::Builder::new().name("reload".to_owned()).spawn(read)?;
+    Ok(())
+}
+
 /// Returns the beginning of a URL for a listener's address.
 #[cfg(any(feature = "gate", feature = "push"))]
 pub(crate) fn admin_url(address: &str) -> String {

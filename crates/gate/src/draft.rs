@@ -15,13 +15,14 @@ use oroshi_http1 as http1;
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, Peer, available_cpus, listen};
 use oroshi_server::page::names_this_machine;
+use oroshi_service::Proxies;
 use oroshi_words::Mistake;
 
 use crate::access;
 use crate::clients::{self, ClientSettings};
 use crate::forward;
 use crate::limit;
-use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Proxies, Route, Serves};
+use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Route, Serves};
 use crate::route::{HeaderPattern, Table};
 use crate::script::ScriptSettings;
 use crate::upstream::{CheckSettings, Policy, PoolSettings};

@@ -44,8 +44,8 @@ pub use clients::{ClientRule, ClientSettings};
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, TlsDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
-    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Proxies, Route, Script, Serves, Template,
-    TemplateValues, Upstream,
+    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Script, Serves, Template, TemplateValues,
+    Upstream,
 };
 pub use run::{Gate, OpenListener, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
-use oroshi_net::{CpuList, Peer, Stream};
-use oroshi_service::Role;
+use oroshi_net::CpuList;
+use oroshi_service::{Proxies, Role};
 use oroshi_words::Mistake;
 
 use crate::access;
 use crate::clients::ClientRule;
-use crate::forward::{EncoderBudget, Network, Rules};
+use crate::forward::{EncoderBudget, Rules};
 use crate::limit;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
@@ -103,36 +103,15 @@ impl Role for Serves {
         self == Serves::Admin
     }
 
+    fn scheme(self) -> &'static str {
+        if self == Serves::Tls { "https" } else { "http" }
+    }
+
     fn description(self) -> &'static str {
         match self {
             Serves::Public => "public: requests are forwarded",
             Serves::Tls => "tls: requests over TLS are forwarded",
             Serves::Admin => "admin: status, metrics, explain, purge",
-        }
-    }
-}
-
-/// The proxies in front of public listeners. Each of their connections must begin with a header of the PROXY protocol,
-/// which names the client.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Proxies {
-    /// Their addresses.
-    pub trusted: Vec<Network>,
-    /// Whether peers on a unix socket are proxies.
-    pub trust_unix: bool,
-}
-
-impl Proxies {
-    /// Returns whether the peer of a new connection is a proxy. Costs a system call if there are proxies.
-    pub(crate) fn contain(&self, stream: &Stream) -> bool {
-        if self.trusted.is_empty() && !self.trust_unix {
-            return false;
-        }
-        match stream.peer_address() {
-            Ok(Some(Peer::Tcp(address))) => self.trusted.iter().any(|network| network.contains(address.ip())),
-            Ok(_) => self.trust_unix,
-            // The peer has reset the connection.
-            Err(_) => false,
         }
     }
 }

@@ -1,12 +1,11 @@
 //! TLS towards clients: settings in force, and what a reload keeps of them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use oroshi_acme::{Acme, AcmeSettings, Tools};
 use oroshi_certificates::{
-    Catalogue, Certificates, CertificatesSettings, Challenges, ClientNames, Current, FinderSettings, Issuer,
-    MinVersion, Seal, Tickets,
+    Catalogue, Certificates, CertificatesSettings, Challenges, ClientNames, Current, FinderSettings, HandshakeSettings,
+    Issuer, Seal, Tickets,
 };
 use oroshi_lookup::{Lookup, LookupSettings, StartError, StoreKind, StoreSettings, Stores};
 use oroshi_net::Shutdown;
@@ -29,40 +28,19 @@ pub struct TlsPlan {
     pub looks_in_acme: bool,
 }
 
-/// Settings of TLS towards clients beside the certificates of files.
-#[derive(Clone, Debug)]
+/// Settings of TLS towards clients.
+#[derive(Clone, Debug, Default)]
 pub struct TlsSettings {
-    /// The name whose certificate serves clients that name none, or an unknown one.
-    pub default: Option<String>,
+    /// Certificates of files, the default one, the version, tickets.
+    pub handshakes: HandshakeSettings,
     /// The look-up of certificates in stores, without a memory tier.
     pub lookup: Option<LookupSettings>,
     /// Its settings.
     pub finder: FinderSettings,
     /// The secret of sealed rows.
     pub seal: Option<Secret>,
-    /// The earliest version.
-    pub min_version: MinVersion,
-    /// The secret of session tickets; `None`: only this process knows it.
-    pub ticket_secret: Option<Secret>,
-    /// How long a key of tickets is used.
-    pub ticket_window: Duration,
     /// Whether requests over plain HTTP are redirected to TLS.
     pub redirects: bool,
-}
-
-impl Default for TlsSettings {
-    fn default() -> Self {
-        TlsSettings {
-            default: None,
-            lookup: None,
-            finder: FinderSettings::default(),
-            seal: None,
-            min_version: MinVersion::default(),
-            ticket_secret: None,
-            ticket_window: TlsPlan::WINDOW,
-            redirects: false,
-        }
-    }
 }
 
 /// State of TLS that all generations share.
@@ -78,15 +56,12 @@ pub(crate) struct TlsState {
 impl TlsState {
     /// `None`: the system has no random numbers.
     pub(crate) fn new() -> Option<Self> {
-        let tickets = Tickets::of_this_process(TlsPlan::WINDOW)?;
+        let tickets = Tickets::of_this_process(HandshakeSettings::WINDOW)?;
         Some(TlsState { current: Arc::default(), challenges: Arc::default(), tickets })
     }
 }
 
 impl TlsPlan {
-    /// How long a key of tickets is used, by default.
-    pub const WINDOW: Duration = Duration::from_secs(12 * 3600);
-
     /// Prepares the certificates of a plan. The cache of the ones before stays if the look-up is the same.
     pub(crate) fn start(
         &self,
@@ -103,19 +78,14 @@ impl TlsPlan {
             (Some(_), Some(known)) => Some(known.clone()),
             (Some(settings), None) => Some(Lookup::start(settings.clone(), stores)?),
         };
-        // Drafts check the length of both secrets.
-        let tickets = own.ticket_secret.as_ref();
-        let tickets = tickets.and_then(|secret| Tickets::from_secret(secret.reveal(), own.ticket_window).ok());
+        // Drafts check the length of the secrets.
+        let filed = own.handshakes.certificates(Arc::clone(&self.catalogue), own.handshakes.tickets(&state.tickets));
         let settings = CertificatesSettings {
-            catalogue: Arc::clone(&self.catalogue),
-            default: own.default.clone(),
             lookup: lookup.map(|lookup| (lookup, own.finder.clone())),
             seal: own.seal.as_ref().and_then(|secret| Seal::new(secret.reveal()).ok()),
-            min_version: own.min_version,
-            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            tickets: tickets.unwrap_or_else(|| state.tickets.clone()),
             challenges: Arc::clone(&state.challenges),
             clients: self.clients.clone(),
+            ..filed
         };
         Ok(Arc::new(Certificates::new(settings, before.map(|(_, before)| before), keeps)))
     }

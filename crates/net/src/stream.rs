@@ -45,13 +45,13 @@ impl Stream {
         }
     }
 
-    /// Like [`try_write`](Self::try_write), from several buffers; with TLS, only from the first.
+    /// Like [`try_write`](Self::try_write), from several buffers.
     #[inline]
     pub fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.try_write_vectored(bufs),
             Stream::Unix(stream) => stream.try_write_vectored(bufs),
-            Stream::Tls(stream) => stream.try_write(bufs.iter().find(|buf| !buf.is_empty()).map_or(&[], |buf| buf)),
+            Stream::Tls(stream) => stream.try_write_vectored(bufs),
         }
     }
 
@@ -337,7 +337,11 @@ impl TlsStream {
 
     /// Makes one attempt without registering a waker: the following poll registers its own.
     fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match self.poll_write(&mut Context::from_waker(Waker::noop()), buf) {
+        self.try_write_vectored(&[IoSlice::new(buf)])
+    }
+
+    fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.poll_write_vectored(&mut Context::from_waker(Waker::noop()), bufs) {
             Poll::Ready(result) => result,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }

@@ -399,7 +399,8 @@ impl Callbacks {
                 }
             }
         }
-        Ok(Who { user, rights: Arc::new(rights), ..Who::default() })
+        let rights = (!rights.is_empty()).then(|| Arc::new(rights));
+        Ok(Who { user, rights, ..Who::default() })
     }
 
     fn message_name(&self) -> String {

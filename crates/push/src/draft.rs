@@ -2,12 +2,17 @@
 
 mod check;
 
+use std::sync::Arc;
+
+use oroshi_certificates::HandshakeSettings;
 use oroshi_net::{CpuList, available_cpus};
+use oroshi_service::Proxies;
 use oroshi_words::{Mistake, Secret};
 
 use crate::plan::{
-    Callbacks, Cluster, Drain, GroupRule, Jwt, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, Transports,
+    Callbacks, Cluster, Drain, GroupRule, Jwt, Limits, Listener, Origins, Paths, Plan, SendSettings, Transports,
 };
+use crate::tls::Tls;
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +25,10 @@ pub struct Draft {
     pub listeners: Vec<Listener>,
     /// Whether there are inherited sockets too; then `listeners` may be empty.
     pub inherits: bool,
+    /// TLS towards clients, if any.
+    pub tls: Option<HandshakeSettings>,
+    /// The load balancers in front that send a header of the PROXY protocol.
+    pub proxies: Proxies,
     /// Where on HTTP things are found.
     pub paths: Paths,
     /// The header that names sessions; `None`: `X-Kuiperbelt-Session`.
@@ -65,7 +74,8 @@ impl Draft {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
-        let problems = check::all(&self);
+        let mut problems = check::all(&self);
+        let tls = self.tls.clone().and_then(|settings| tls(settings, &mut problems));
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -79,6 +89,8 @@ impl Draft {
             threads,
             cpus: self.cpus,
             listeners: self.listeners,
+            tls,
+            proxies: self.proxies,
             paths: self.paths,
             session_header: self.session_header.unwrap_or(usual.session_header),
             endpoint,
@@ -103,15 +115,28 @@ impl Draft {
     }
 }
 
+/// Reads the certificates, and puts the settings in force. `None` with a mistake.
+fn tls(settings: HandshakeSettings, problems: &mut Vec<Mistake>) -> Option<Arc<Tls>> {
+    let mut checked = settings.check();
+    if !checked.mistakes.is_empty() {
+        let mistakes = checked.mistakes.drain(..);
+        problems.extend(mistakes.map(|(key, why)| Mistake::new(format!("tls.{key}"), why)));
+        return None;
+    }
+    let tls = Tls::new(settings, checked);
+    if tls.is_none() {
+        problems.push(Mistake::new("tls.tickets", "the system has no random numbers (getrandom)"));
+    }
+    tls.map(Arc::new)
+}
+
 /// Returns this machine's name, with the port of the first TCP listener that backends may use.
 ///
 /// A port up to 1023 is left out, as in kuiperbelt.
 fn endpoint(listeners: &[Listener]) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let ports = listeners
-        .iter()
-        .filter(|listener| listener.serves != Serves::Sessions)
-        .filter_map(|listener| port(&listener.address));
+    let ports =
+        listeners.iter().filter(|listener| !listener.serves.is_public()).filter_map(|listener| port(&listener.address));
     match { ports }.next() {
         Some(port) if port > 1023 => format!("{name}:{port}"),
         _ => name,
@@ -133,6 +158,7 @@ fn is_unix(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Serves;
 
     fn listener(address: &str, serves: Serves) -> Listener {
         Listener { address: address.into(), serves }

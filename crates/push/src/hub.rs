@@ -247,11 +247,13 @@ impl Hub {
         self.sessions.borrow().len()
     }
 
-    /// Returns the sessions of `count` slots from slot `from` on, and the next slot; `None` at the end.
-    fn some(&self, from: usize, count: usize) -> (Vec<Rc<Session>>, Option<usize>) {
+    /// Returns the sessions of `count` slots from slot `from` on that are `wanted`, and the next slot; `None` at the
+    /// end.
+    fn some(&self, from: usize, count: usize, wanted: impl Fn(&Session) -> bool) -> (Vec<Rc<Session>>, Option<usize>) {
         let sessions = self.sessions.borrow();
         let to = from.saturating_add(count);
-        let some = (from..to.min(sessions.capacity())).filter_map(|slot| sessions.get(slot).cloned()).collect();
+        let all = (from..to.min(sessions.capacity())).filter_map(|slot| sessions.get(slot));
+        let some = all.filter(|session| wanted(session)).cloned().collect();
         (some, (to < sessions.capacity()).then_some(to))
     }
 

@@ -1,11 +1,14 @@
 //! The configuration of a hub: checked, with all defaults filled in. A `Draft` becomes a `Plan`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_net::CpuList;
-use oroshi_service::Role;
+use oroshi_service::{Proxies, Role};
 use oroshi_words::Secret;
+
+use crate::tls::Tls;
 
 /// The configuration of a hub.
 #[derive(Clone, Debug)]
@@ -16,6 +19,10 @@ pub struct Plan {
     pub cpus: Option<CpuList>,
     /// The listeners.
     pub listeners: Vec<Listener>,
+    /// TLS towards clients, if any.
+    pub tls: Option<Arc<Tls>>,
+    /// The load balancers in front of listeners for clients.
+    pub proxies: Proxies,
     /// The paths of the API.
     pub paths: Paths,
     /// The header field that names sessions, in callbacks and in `/send` and `/close`.
@@ -77,6 +84,8 @@ impl Default for Plan {
             threads: 1,
             cpus: None,
             listeners: Vec::new(),
+            tls: None,
+            proxies: Proxies::default(),
             paths: Paths::default(),
             session_header: String::from("X-Kuiperbelt-Session"),
             endpoint: String::from("localhost:9180"),
@@ -131,22 +140,41 @@ pub enum Serves {
     Everything,
     /// Clients: connecting, polling, `/ping`.
     Sessions,
+    /// The same over TLS.
+    Tls,
     /// Backends and operators: all but connecting and polling.
     Admin,
 }
 
+impl Serves {
+    /// Returns whether it serves clients alone, no backends.
+    #[must_use]
+    pub fn is_public(self) -> bool {
+        matches!(self, Serves::Sessions | Serves::Tls)
+    }
+}
+
 impl Role for Serves {
-    const NAMED: &'static [(&'static str, Self)] =
-        &[("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)];
+    const NAMED: &'static [(&'static str, Self)] = &[
+        ("public", Serves::Sessions),
+        ("tls", Serves::Tls),
+        ("admin", Serves::Admin),
+        ("everything", Serves::Everything),
+    ];
 
     fn is_admin(self) -> bool {
         self == Serves::Admin
+    }
+
+    fn scheme(self) -> &'static str {
+        if self == Serves::Tls { "https" } else { "http" }
     }
 
     fn description(self) -> &'static str {
         match self {
             Serves::Everything => "everything",
             Serves::Sessions => "public: connecting and polling",
+            Serves::Tls => "tls: connecting and polling over TLS",
             Serves::Admin => "admin: publishing and status",
         }
     }

@@ -37,6 +37,11 @@ impl Rights {
         }
     }
 
+    /// Returns whether they permit nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns whether they permit something in a channel, or in all channels of a pattern.
     pub(crate) fn permit(&self, right: Right, channel: &str) -> bool {
         self.0.iter().any(|(pattern, rights)| rights & 1 << right as u8 != 0 && covers(pattern, channel))

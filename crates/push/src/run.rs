@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oroshi_net::threads::ThreadsError;
-use oroshi_net::{BoundListener, Shutdown, Threads};
-use oroshi_server::{Capacity, Exchange, Server, Settings};
+use oroshi_net::{BoundListener, ServerTls, Shutdown, Threads};
+use oroshi_server::{Capacity, Exchange, HttpListener, Server, Settings};
 use oroshi_service::{admin_capacity, thread_options, until_second_request};
 use rustix::net::sockopt;
 use thiserror::Error;
@@ -78,21 +78,22 @@ fn run_hub(
         let capacity = match serves {
             Serves::Admin => node.plan.admin_connections.map(|all| admin_capacity(&bound, all / admins, proof)),
             // The rest of the descriptors is for operators.
-            Serves::Sessions | Serves::Everything => node.capacity.clone(),
+            Serves::Sessions | Serves::Tls | Serves::Everything => node.capacity.clone(),
         };
+        let tls = node.plan.tls.as_ref().filter(|_| serves == Serves::Tls).map(|tls| tls.server());
         // Listeners with the same purpose and room share a server.
         let admin = (serves == Serves::Admin).then_some(number);
         for (start, socket) in starts.iter_mut().zip(bound.sockets) {
             let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
             let same = |server: &&mut ServerStart| server.serves == serves && server.admin == admin;
             match start.servers.iter_mut().find(same) {
-                Some(server) => server.sockets.push(socket),
+                Some(server) => server.sockets.push((socket, tls.clone())),
                 None => {
                     start.servers.push(ServerStart {
                         serves,
                         admin,
                         capacity: capacity.clone(),
-                        sockets: vec![socket],
+                        sockets: vec![(socket, tls.clone())],
                     });
                 }
             }
@@ -139,7 +140,8 @@ struct ServerStart {
     admin: Option<usize>,
     /// Limits its connections, on all threads together.
     capacity: Option<Arc<Capacity>>,
-    sockets: Vec<BoundListener>,
+    /// With the TLS of its connections, if any.
+    sockets: Vec<(BoundListener, Option<ServerTls>)>,
 }
 
 /// Runs the hub of a thread from its start to its end.
@@ -174,8 +176,11 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
         let (mine, shutdown) = (Rc::clone(&hub), shutdown.clone());
         serving.spawn_local(async move {
             let settings = settings(&mine.node, serves, capacity);
+            let proxies = (serves != Serves::Admin).then(|| mine.plan().proxies.proxied()).flatten();
             let handler = async move |exchange: &mut Exchange<'_>| http::answer(&mine, serves, exchange).await;
-            let listeners = sockets.into_iter().filter_map(|socket| socket.into_listener().ok()).map(Into::into);
+            let listeners = sockets.into_iter().filter_map(|(socket, tls)| {
+                Some(HttpListener { listener: socket.into_listener().ok()?, tls, proxied: proxies.clone() })
+            });
             Server::new(handler, settings).serve(listeners, shutdown.reached(1)).await;
         });
     }
@@ -198,11 +203,14 @@ fn settings(node: &Node, serves: Serves, capacity: Option<Arc<Capacity>>) -> Set
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
     // The API limits bodies itself, to answer a large one in its own form.
     settings.limits.body_bytes = u64::MAX;
+    // Handshakes must not take all connections: room is made by ending those that wait, handshakes or not.
+    let most = plan.connections.map_or(settings.handshakes, |all| all / 2 / plan.threads);
+    settings.handshakes = settings.handshakes.min(most).max(1);
     settings.capacity = capacity;
     settings.extended_connect = serves != Serves::Admin && plan.transports.websocket;
     // A client with the token keeps its connection when others need room.
     settings.vouching = serves == Serves::Admin;
-    if serves != Serves::Sessions {
+    if !serves.is_public() {
         // kuiperbelt's API names each session in a field of its own, up to a megabyte of fields.
         settings.limits.head_bytes = 1 << 20;
         settings.limits.headers = usize::MAX;

@@ -7,6 +7,11 @@ pub(crate) fn key() -> String {
     format!("{:032x}", bits())
 }
 
+/// Returns sixteen bytes that nobody can guess.
+pub(crate) fn bytes() -> [u8; 16] {
+    bits().to_be_bytes()
+}
+
 /// Returns a number that no other run of any node has.
 pub(crate) fn number() -> u64 {
     bits() as u64

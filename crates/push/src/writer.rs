@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use tokio::io::AsyncWrite;
@@ -29,6 +29,10 @@ const SLICE: usize = 128;
 
 /// The writer writes to a group up to this size at once, as to a single session.
 const SMALL: usize = 32;
+
+/// The most bytes that become records of TLS before the socket has taken the ones before: a session whose client does
+/// not read holds so much beside its queue.
+const TLS_BYTES: usize = 16 * 1024;
 
 /// Puts messages into the queues of a thread's sessions, and writes them out.
 #[derive(Debug)]
@@ -163,9 +167,14 @@ impl Writer {
             // The session's task writes once there is room; a system call here would be in vain.
             return session.outbox.borrow_mut().tried();
         }
-        let flushed = self.write(session, |slices| match slices {
+        let is_tls = stream.is_tls();
+        let flushed = self.write(session, is_tls, |slices| match slices {
             // send(2) is cheaper than writev(2), which goes through the file layer.
             [one] => stream.try_write(one),
+            [] => {
+                let sent = Pin::new(&mut *stream).poll_flush(&mut Context::from_waker(Waker::noop()));
+                would_block(sent.map_ok(|()| 0))
+            }
             more => stream.try_write_vectored(more),
         });
         if flushed != Some(Flushed::Empty) {
@@ -177,24 +186,37 @@ impl Writer {
     pub(crate) fn poll_flush(&self, session: &Session, context: &mut Context<'_>) {
         let mut stream = session.stream.borrow_mut();
         let Some(stream) = &mut *stream else { return };
-        self.write(session, |slices| {
+        let is_tls = stream.is_tls();
+        self.write(session, is_tls, |slices| {
             let stream = Pin::new(&mut *stream);
-            let polled = match slices {
+            would_block(match slices {
                 [one] => stream.poll_write(context, one),
+                [] => stream.poll_flush(context).map_ok(|()| 0),
                 more => stream.poll_write_vectored(context, more),
-            };
-            match polled {
-                Poll::Ready(result) => result,
-                Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-            }
+            })
         });
     }
 
-    fn write(&self, session: &Session, mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> Option<Flushed> {
+    /// Writes a session's queue with `write`. Over TLS, `write` without slices sends the records that wait.
+    fn write(
+        &self,
+        session: &Session,
+        is_tls: bool,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> Option<Flushed> {
         let mut outbox = session.outbox.borrow_mut();
         let (before, mut taken) = (outbox.bytes(), 0);
         outbox.expire(session.framing, Instant::now);
-        let flushed = outbox.flush(session.framing, |slices| write(slices).inspect(|count| taken += count));
+        let mut flushed = outbox.flush(session.framing, |slices| {
+            let written = if is_tls { write_some(slices, &mut write) } else { write(slices) };
+            written.inspect(|count| taken += count)
+        });
+        if is_tls && matches!(flushed, Ok(Flushed::Empty)) {
+            flushed = match write(&[]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Flushed::Blocked),
+                sent => sent.map(|_| Flushed::Empty),
+            };
+        }
         self.backlog.shrunk(before, outbox.bytes());
         // A part of a message counts, and so does the moment in which it begins to wait.
         let was_blocked = session.flags.get().blocked;
@@ -221,5 +243,28 @@ impl Writer {
                 None
             }
         }
+    }
+}
+
+/// Writes the first of these slices with `write`, up to [`TLS_BYTES`].
+fn write_some(
+    slices: &[IoSlice<'_>],
+    write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut bytes = 0;
+    let fitting = slices.iter().take_while(|slice| {
+        bytes += slice.len();
+        bytes <= TLS_BYTES
+    });
+    match fitting.count() {
+        0 => write(&[IoSlice::new(&slices[0][..slices[0].len().min(TLS_BYTES)])]),
+        count => write(&slices[..count]),
+    }
+}
+
+fn would_block<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
+    match polled {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }

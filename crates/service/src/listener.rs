@@ -16,6 +16,11 @@ pub trait Role: Copy + Eq + fmt::Debug + 'static {
     /// Whether operators use the listener. Only the user of this process may connect to its unix socket.
     fn is_admin(self) -> bool;
 
+    /// The scheme of URLs that lead to the listener.
+    fn scheme(self) -> &'static str {
+        "http"
+    }
+
     /// Describes the role for the log: `public: requests are forwarded`.
     fn description(self) -> &'static str;
 }
@@ -147,10 +152,13 @@ impl<R: Role> OpenListener<R> {
         Ok(OpenListener { listener, sockets })
     }
 
-    /// Returns the address as text: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
+    /// Returns the address as text: `http://127.0.0.1:8080/`, `https://*:443/`, `unix:/run/app.sock`.
     #[must_use]
     pub fn address(&self) -> String {
-        self.sockets.first().map(|socket| socket.local_address().shown("http")).unwrap_or_default()
+        self.sockets
+            .first()
+            .map(|socket| socket.local_address().shown(self.listener.serves.scheme()))
+            .unwrap_or_default()
     }
 }
 

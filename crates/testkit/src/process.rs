@@ -94,8 +94,8 @@ impl Process {
         while self.said.iter().filter(|line| line.contains(WORDS)).count() < lines {
             self.until(WORDS);
         }
-        let urls = self.said.iter().filter_map(|line| line.split_once("listening on http://"));
-        urls.map(|(_, url)| port_in(url)).collect()
+        let urls = self.said.iter().filter_map(|line| line.split_once("listening on http"));
+        urls.filter_map(|(_, url)| url.split_once("://")).map(|(_, url)| port_in(url)).collect()
     }
 
     /// Its process number.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
-use oroshi_gate::forward::{Coding, Compression, Edits, Forwarding, HostPolicy, Network};
+use oroshi_gate::forward::{Coding, Compression, Edits, Forwarding, HostPolicy};
 use oroshi_gate::limit::{self, KeyPart, Rate, SharedCounts};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsProtocol, TlsSettings};
@@ -21,6 +21,8 @@ use oroshi_lookup::{
 use oroshi_net::CpuList;
 use oroshi_net::proxy_protocol::ProxyVersion;
 use oroshi_words::units::{parse_number, parse_time};
+
+use crate::listener_keys;
 
 /// Reads a configuration. `folder` is its folder: paths of scripts are relative to it.
 pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
@@ -37,10 +39,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     root.within("acme", |table| {
         draft.tls.get_or_insert_default().acme = Some(super::acme::read(table, folder));
     });
-    root.within("proxy-protocol", |table| {
-        networks(table, &mut draft.proxies.trusted);
-        table.set("trust-unix", &mut draft.proxies.trust_unix, switch);
-    });
+    listener_keys::proxies(&root, &mut draft.proxies);
     root.within("limits", |table| limits(table, &mut draft.limits));
     root.within("access-log", |table| draft.access_log = Some(access_log(table)));
     root.within("no-route", |table| answer(table, &mut draft.no_route));
@@ -126,7 +125,7 @@ fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
     ] {
         table.set(key, place, switch);
     }
-    networks(table, &mut forwarding.trusted);
+    listener_keys::networks(table, &mut forwarding.trusted);
 }
 
 /// Reads which responses are compressed.
@@ -199,17 +198,6 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
         if period.starts_with(|first: char| first.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
     let (count, period) = (number(count).map_err(|_| wrong())?, parse_time(&period).map_err(|_| wrong())?);
     Ok(Rate { count, period })
-}
-
-/// Reads the networks of trusted peers.
-fn networks(table: &Table<'_>, trusted: &mut Vec<Network>) {
-    let Some(field) = table.get("trusted") else { return };
-    for text in field.texts().unwrap_or_default() {
-        match text.parse() {
-            Ok(network) => trusted.push(network),
-            Err(error) => field.wrong(format!("{error}")),
-        }
-    }
 }
 
 /// Reads the tables of a kind, by their names.

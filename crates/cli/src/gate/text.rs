@@ -1,12 +1,14 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_gate::forward::{Compression, Edits, Forwarding, HostPolicy, Network, Settings};
+use oroshi_gate::forward::{Compression, Edits, Forwarding, HostPolicy, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Limits, Plan, Serves, access};
 use oroshi_lookup::{BreakerSettings, StoreKind};
 use oroshi_net::proxy_protocol::ProxyVersion;
+
+use crate::listener_keys;
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -18,9 +20,7 @@ pub(super) fn config(plan: &Plan) -> String {
     out.time("drain", plan.drain);
     out.bare("script-cache", plan.script_cache);
     listeners(&mut out, plan);
-    out.table("proxy-protocol");
-    networks(&mut out, &plan.proxies.trusted);
-    out.bare("trust-unix", plan.proxies.trust_unix);
+    listener_keys::write_proxies(&mut out, &plan.proxies);
     limits(&mut out, &plan.limits);
     access_log(&mut out, plan.access_log.as_ref());
     answer(&mut out, "no-route", &plan.no_route);
@@ -170,7 +170,7 @@ fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
     out.bare("forwarded", forwarding.forwarded);
     out.bare("request-id", forwarding.request_id);
     out.bare("traceparent", forwarding.traceparent);
-    networks(out, &forwarding.trusted);
+    listener_keys::write_networks(out, &forwarding.trusted);
     out.bare("trust-unix", forwarding.trust_unix);
 }
 
@@ -183,11 +183,6 @@ fn compression(out: &mut Toml, compression: &Compression) {
     out.bare("gzip", compression.levels.gzip);
     out.bare("br", compression.levels.br);
     out.bare("zstd", compression.levels.zstd);
-}
-
-fn networks(out: &mut Toml, trusted: &[Network]) {
-    let trusted: Vec<String> = trusted.iter().map(ToString::to_string).collect();
-    out.texts("trusted", trusted.iter().map(String::as_str));
 }
 
 /// Writes the conditions of a route. Conditions on header fields are a table, so they follow all keys.

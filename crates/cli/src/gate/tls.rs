@@ -2,19 +2,18 @@
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use oroshi_certificates::{Certificate, MinVersion, Seal, Source};
+use oroshi_certificates::{Certificate, Seal};
+use oroshi_config::Table;
 use oroshi_config::values::{number, switch, text};
 use oroshi_config::written::Toml;
-use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::route::HostPattern;
 use oroshi_gate::{ClientRule, ClientSettings, Plan, TlsDraft};
 use oroshi_lookup::{MemcachedTier, SqlTier};
-use oroshi_words::Secret;
-use oroshi_words::date::http_date;
 use oroshi_words::units::parse_time;
 use zeroize::Zeroizing;
+
+use crate::listener_keys::{self, date, validity};
 
 /// The most bytes of a text to seal.
 const ROW_BYTES: u64 = 1 << 20;
@@ -23,31 +22,9 @@ const ROW_BYTES: u64 = 1 << 20;
 pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
     let mut draft = TlsDraft::default();
     let own = &mut draft.settings;
-    own.default = table.text("default");
-    for element in table.get("certificates").map(|field| field.each()).unwrap_or_default() {
-        if let Some(path) = element.quiet_text() {
-            draft.certificates.push(Source::Path(folder.join(path)));
-        } else if let Some(table) = element.table() {
-            let path = |key, expected| table.required(key, expected).map(|path| folder.join(path));
-            let certificate = path("certificate", "a file with the chain (PEM)");
-            let key = path("key", "a file with the private key (PEM)");
-            table.finish();
-            if let (Some(certificate), Some(key)) = (certificate, key) {
-                draft.certificates.push(Source::Pair { certificate, key });
-            }
-        }
-    }
-    table.set("min-version", &mut own.min_version, |text| match text {
-        "1.2" => Ok(MinVersion::Tls12),
-        "1.3" => Ok(MinVersion::Tls13),
-        _ => Err(format!("`{text}` is no version of TLS that can be chosen: expected 1.2 or 1.3")),
-    });
+    own.handshakes = listener_keys::handshakes(table, folder);
     table.set("redirect-http", &mut own.redirects, switch);
-    table.within("seal", |table| own.seal = key(table));
-    table.within("tickets", |table| {
-        own.ticket_secret = key(table);
-        table.set("window", &mut own.ticket_window, parse_time);
-    });
+    table.within("seal", |table| own.seal = listener_keys::key(table));
     table.within("lookup", |table| {
         let mut settings = TlsDraft::lookup_settings();
         let finder = &mut own.finder;
@@ -77,10 +54,6 @@ pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
         own.lookup = Some(settings);
     });
     draft
-}
-
-fn key(table: &Table<'_>) -> Option<Secret> {
-    secret(table, &[("key-env", SecretSource::Variable), ("key-file", SecretSource::File)])
 }
 
 /// Reads what a route asks of its clients' certificates.
@@ -125,23 +98,14 @@ pub(super) fn write(out: &mut Toml, plan: &Plan) {
     let Some(tls) = &plan.tls else { return };
     let own = &tls.settings;
     out.table("tls");
-    for (certificate, file) in tls.catalogue.iter() {
-        let names: Vec<&str> = certificate.names().take(4).collect();
-        out.comment(&format!("{}: {} ({})", file.display(), names.join(", "), validity(certificate)));
-    }
+    listener_keys::write_certificates(out, &own.handshakes, &tls.catalogue);
     for host in hosts(plan) {
         out.comment(&format!("{host}: {}", served_by(plan, host)));
     }
-    if let Some(default) = &own.default {
-        out.text("default", default);
-    }
-    out.text("min-version", if own.min_version == MinVersion::Tls13 { "1.3" } else { "1.2" });
+    listener_keys::write_handshakes(out, &own.handshakes);
     out.bare("redirect-http", own.redirects);
     out.comment(if own.seal.is_some() { "rows may be sealed" } else { "no key for sealed rows" });
-    out.table("tls.tickets");
-    let secret = own.ticket_secret.is_some();
-    out.comment(if secret { "a key is set" } else { "without a key, tickets end with this process" });
-    out.time("window", own.ticket_window);
+    listener_keys::write_tickets(out, &own.handshakes);
     let Some(lookup) = &own.lookup else { return };
     let finder = &own.finder;
     out.table("tls.lookup");
@@ -188,7 +152,7 @@ fn hosts(plan: &Plan) -> Vec<&str> {
 
 fn served_by(plan: &Plan, host: &str) -> String {
     let Some(tls) = &plan.tls else { return String::new() };
-    match (tls.catalogue.get(host), &tls.settings.lookup, &tls.settings.default) {
+    match (tls.catalogue.get(host), &tls.settings.lookup, &tls.settings.handshakes.default) {
         (Some((certificate, file)), ..) => {
             format!("the certificate of {}, {}", file.display(), validity(certificate))
         }
@@ -196,17 +160,6 @@ fn served_by(plan: &Plan, host: &str) -> String {
         (None, None, Some(default)) => format!("no certificate of its own: clients get the one of {default}"),
         (None, None, None) => "no certificate: handshakes are refused".to_owned(),
     }
-}
-
-fn validity(certificate: &Certificate) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    let end = date(certificate.not_after());
-    if certificate.is_valid(now) { format!("valid until {end}") } else { format!("NOT VALID NOW, its end is {end}") }
-}
-
-/// Writes a time in seconds since 1970.
-fn date(time: i64) -> String {
-    String::from_utf8_lossy(&http_date(u64::try_from(time).unwrap_or_default())).into_owned()
 }
 
 /// Why a row could not be sealed.

@@ -1,5 +1,6 @@
 //! Reads the keys of a configuration in TOML; kuiperbelt's configuration may have some of them too.
 
+use std::path::Path;
 use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch, text};
@@ -11,23 +12,30 @@ use oroshi_push::{
 };
 use oroshi_words::units::parse_time;
 
+use crate::listener_keys;
+
 /// The default time that a publish waits for the receipts of other nodes.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The keys of listeners.
+pub(super) const LISTENERS: [(&str, Serves); 4] =
+    [("public", Serves::Sessions), ("tls", Serves::Tls), ("admin", Serves::Admin), ("everything", Serves::Everything)];
+
 /// Reads a configuration.
-pub(super) fn read(root: Table<'_>) -> Draft {
+///
+/// `folder` is its folder: paths of certificates are relative to it.
+pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     let mut draft = Draft::default();
     shared(&root, &mut draft);
     draft.session_header = root.text("session-header");
     draft.endpoint = root.text("endpoint");
     draft.origins = root.get("origins").and_then(|field| origins(&field));
     root.within("listen", |listen| {
-        for (key, serves) in
-            [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)]
-        {
+        for (key, serves) in LISTENERS {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
     });
+    root.within("tls", |table| draft.tls = Some(listener_keys::handshakes(table, folder)));
     root.within("paths", |table| {
         let paths = &mut draft.paths;
         for (key, place) in [
@@ -130,6 +138,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
             draft.groups.push(rule);
         }
     }
+    listener_keys::proxies(root, &mut draft.proxies);
     root.within("auth", |table| {
         draft.token = secret(table, &[("token-file", SecretSource::File), ("token-env", SecretSource::Variable)]);
     });

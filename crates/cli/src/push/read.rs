@@ -59,8 +59,9 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     };
     let mistakes = Mistakes::default();
     let root = Table::root(&node, &mistakes);
+    let folder = file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
     let mut draft = match language {
-        Language::Native => native::read(root),
+        Language::Native => native::read(root, folder),
         Language::Kuiperbelt => kuiperbelt::read(root),
     };
     let mut mistakes = mistakes.into_vec();

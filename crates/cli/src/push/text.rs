@@ -1,7 +1,10 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_push::{Access, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Plan, Serves, SlowPolicy};
+use oroshi_push::{Access, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Plan, SlowPolicy};
+
+use super::native::LISTENERS;
+use crate::listener_keys;
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -26,13 +29,21 @@ pub(super) fn config(plan: &Plan) -> String {
     out.bare("access-log", plan.access_log);
 
     out.table("listen");
-    for (key, serves) in [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)] {
+    for (key, serves) in LISTENERS {
         let addresses: Vec<&str> =
             plan.listeners.iter().filter(|listener| listener.serves == serves).map(address).collect();
         if !addresses.is_empty() {
             out.texts(key, addresses.into_iter());
         }
     }
+
+    if let Some(tls) = &plan.tls {
+        out.table("tls");
+        listener_keys::write_certificates(&mut out, tls.settings(), tls.catalogue());
+        listener_keys::write_handshakes(&mut out, tls.settings());
+        listener_keys::write_tickets(&mut out, tls.settings());
+    }
+    listener_keys::write_proxies(&mut out, &plan.proxies);
 
     out.table("auth");
     out.comment(if plan.token.is_some() {

@@ -44,6 +44,7 @@ mod push_limits;
 mod push_page;
 mod push_pages;
 mod push_serve;
+mod push_tls;
 #[path = "../gate/relay.rs"]
 mod relay;
 #[path = "../gate/servers.rs"]

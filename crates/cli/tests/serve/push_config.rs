@@ -75,7 +75,12 @@ impl Ran {
 #[test]
 fn every_key_of_ours_is_read_and_shown() {
     let folder = Folder::with(&[("a.toml", NATIVE), ("token", "s3cret\n")]);
-    let variables = [("NATS", "nats://me:s3cret@host:4222"), ("JWT_SECRET", "s3cret, of thirty-two bytes or more")];
+    let identity = oroshi_testkit::Identity::new();
+    for name in ["server.pem", "server.key"] {
+        std::fs::copy(identity.path(name), folder.path().join(name)).unwrap();
+    }
+    let secret = "s3cret, of thirty-two bytes or more";
+    let variables = [("NATS", "nats://me:s3cret@host:4222"), ("JWT_SECRET", secret), ("TICKETS", secret)];
     let checked = folder.push(&["--config", "a.toml", "--check"], &variables);
     assert_eq!(checked.checked(), NATIVE_CHECKED);
 }

@@ -1,10 +1,9 @@
 //! Validates the settings of TLS towards clients.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_acme::AcmeSettings;
-use oroshi_certificates::{Catalogue, ClientNames, Seal, Source, Tickets};
+use oroshi_certificates::{ClientNames, Seal};
 use oroshi_lookup::{Allow, LookupSettings, SqlTier, StoreKind, StoreSettings};
 
 use super::{Findings, KeyDraft, LookupDraft, expected};
@@ -14,8 +13,6 @@ use crate::tls::{TlsPlan, TlsSettings};
 /// TLS towards clients, unvalidated.
 #[derive(Clone, Debug, Default)]
 pub struct TlsDraft {
-    /// Files and folders with certificates.
-    pub certificates: Vec<Source>,
     /// The settings.
     pub settings: TlsSettings,
     /// ACME, if the gateway orders certificates. Without a look-up in `settings`, certificates are looked up in its
@@ -46,26 +43,11 @@ impl TlsDraft {
             }
         }
         let settings = &self.settings;
-        let catalogue = Catalogue::read(&self.certificates).unwrap_or_else(|errors| {
-            errors.iter().for_each(|error| findings.add("tls.certificates", error.to_string()));
-            Catalogue::default()
-        });
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-        for (certificate, file) in catalogue.iter().filter(|(certificate, _)| !certificate.is_valid(now)) {
-            let name = certificate.names().next().unwrap_or_default();
-            let why = format!("the certificate of {name} in `{}` is not valid now: see its dates", file.display());
-            findings.warn("tls.certificates", why);
-        }
-        if self.certificates.is_empty() && settings.lookup.is_none() {
+        let checked = settings.handshakes.check();
+        checked.mistakes.into_iter().for_each(|(key, why)| findings.add(format!("tls.{key}"), why));
+        checked.warnings.into_iter().for_each(|(key, why)| findings.warn(format!("tls.{key}"), why));
+        if settings.handshakes.sources.is_empty() && settings.lookup.is_none() {
             findings.add("tls", "there is no certificate: expected `certificates` or `lookup`");
-        }
-        if let Some(name) = &settings.default
-            && catalogue.get(&name.to_ascii_lowercase()).is_none()
-        {
-            findings.add(
-                "tls.default",
-                format!("no certificate of `certificates` is for `{name}`: expected one of their names"),
-            );
         }
         if let Some(lookup) = &settings.lookup {
             for error in lookup.validate() {
@@ -115,18 +97,7 @@ impl TlsDraft {
         {
             findings.add("tls.seal", error.to_string());
         }
-        if let Some(secret) = &settings.ticket_secret
-            && let Err(error) = Tickets::from_secret(secret.reveal(), settings.ticket_window)
-        {
-            findings.add("tls.tickets", error.to_string());
-        }
-        if !(Duration::from_secs(60)..=Duration::from_secs(7 * 24 * 3600)).contains(&settings.ticket_window) {
-            findings.add(
-                "tls.tickets.window",
-                format!("{:?} is no time for a key: expected 1m to 7d", settings.ticket_window),
-            );
-        }
-        let (catalogue, clients) = (Arc::new(catalogue), ClientNames::default());
+        let (catalogue, clients) = (Arc::new(checked.catalogue), ClientNames::default());
         TlsPlan { catalogue, settings: self.settings, clients, acme: self.acme, looks_in_acme }
     }
 }

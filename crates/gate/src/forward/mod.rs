@@ -6,7 +6,7 @@
 //! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
 //! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
 //! same over HTTP/2), `held` (inspected responses), `compress`, `link` (deadlines), `rules` and `edits` (a route's
-//! settings), `outcome`, `trace`, `network`.
+//! settings), `outcome`, `trace`.
 
 mod answer;
 mod carry;
@@ -17,7 +17,6 @@ mod held;
 mod link;
 mod message;
 mod multiplexed;
-mod network;
 mod outcome;
 mod request_head;
 mod response_head;
@@ -39,7 +38,6 @@ pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
 pub(crate) use message::request_id;
-pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::{is_trusted, leads_out};
 pub(crate) use rules::is_authority;

@@ -7,7 +7,7 @@ use oroshi_http1::Limits;
 
 use super::compress::Compression;
 use super::edits::Edits;
-use super::network::Network;
+use oroshi_service::Network;
 
 /// The value of `Host` for upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -90,11 +90,28 @@ fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
             problems.push(Mistake::new("listen.public", text).looking_at(["listen"]));
         }
         // Messages of other nodes need no listener.
-        if draft.cluster.is_none() && listeners.iter().all(|listener| listener.serves == Serves::Sessions) {
+        if draft.cluster.is_none() && listeners.iter().all(|listener| listener.serves.is_public()) {
             let text = "there is no way in for publishers: expected an address that only they reach, such as \
                         127.0.0.1:9181 or unix:/run/push-admin.sock";
             problems.push(Mistake::new("listen.admin", text).looking_at(["listen"]));
         }
+    }
+    let has_tls = listeners.iter().any(|listener| listener.serves == Serves::Tls);
+    match &draft.tls {
+        None if has_tls => {
+            let text = "there is no certificate for it: expected [tls] with certificates = [...]";
+            problems.push(Mistake::new("listen.tls", text).looking_at(["tls"]));
+        }
+        Some(tls) if tls.sources.is_empty() => {
+            let text = "there is no certificate: expected a file with a chain and its key (PEM), or a folder of such";
+            problems.push(Mistake::new("tls.certificates", text).looking_at(["tls"]));
+        }
+        // An inherited socket may be for it.
+        Some(_) if !has_tls && !draft.inherits => {
+            let text = "no listener uses it: expected an address such as :443 in listen.tls";
+            problems.push(Mistake::new("tls", text));
+        }
+        _ => {}
     }
     let mut seen = HashSet::new();
     for listener in listeners {
@@ -103,6 +120,7 @@ fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
             let key = match listener.serves {
                 Serves::Everything => "listen.everything",
                 Serves::Sessions => "listen.public",
+                Serves::Tls => "listen.tls",
                 Serves::Admin => "listen.admin",
             };
             problems.push(twice(key, &listener.address));

@@ -552,7 +552,7 @@ fn first_messages(
         Framing::Poll => true,
         Framing::Events { .. } | Framing::Lines { .. } => false,
     };
-    let channels = channels.map(|channels| (channels.client_text(), channels.token.clone()));
+    let channels = channels.map(|channels| (channels.client_text(), channels.token_text()));
     move |key| {
         if let Some((client, token)) = channels {
             let mut frame = json!({ "session": &**key, "client": client, "token": token });

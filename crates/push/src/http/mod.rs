@@ -68,7 +68,7 @@ async fn answer_api(hub: &Rc<Hub>, serves: Serves, path: &str, exchange: &mut Ex
     if path == paths.ping {
         return Ok(kuiperbelt::ping());
     }
-    if serves == Serves::Sessions {
+    if serves.is_public() {
         return Err(Problem::no_route_for_clients(plan, path).into());
     }
     answer::check_page(plan, serves, exchange)?;

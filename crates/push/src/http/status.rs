@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use oroshi_certificates::CertificateCounts;
 use oroshi_server::Exchange;
 use oroshi_words::metrics::Kind::{Counter, Gauge};
 use oroshi_words::metrics::{Family, Metrics};
@@ -90,6 +91,10 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "callbacks": callbacks,
         "dead_letters": counts.callbacks.dead_letters(),
     });
+    if let Some(tls) = &plan.tls {
+        let CertificateCounts { handshakes, resumed, failed, .. } = tls.counts();
+        status["tls"] = json!({ "handshakes": handshakes, "resumed": resumed, "failed": failed });
+    }
     if let Some(verifier) = &hub.node.verifier {
         status["tokens"] = tokens(&verifier.counts());
     }
@@ -200,6 +205,12 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
     let limits = limits.filter(|(name, _)| !name.is_empty());
     labelled(&mut metrics.family("client_limited_total", Counter, help), "limit", limits);
     callbacks(&mut metrics, &counts.callbacks);
+    if let Some(tls) = &hub.plan().tls {
+        let CertificateCounts { handshakes, resumed, failed, .. } = tls.counts();
+        let mut ended = metrics.family("tls_handshakes_total", Counter, "Handshakes of clients by their end");
+        let results = [("full", handshakes.saturating_sub(resumed)), ("resumed", resumed), ("failed", failed)];
+        labelled(&mut ended, "result", results);
+    }
     if let Some(verifier) = &hub.node.verifier {
         token_metrics(&mut metrics, &verifier.counts());
     }

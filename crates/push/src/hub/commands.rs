@@ -17,7 +17,6 @@ use crate::message::{Framing, Message, Place};
 use crate::publish::{Publish, PublishError, ReceiptWait, StoreError, Targets};
 use crate::rates::{LIMITS, What};
 use crate::rights::{Right, prefix};
-use crate::secrets::is_same;
 use crate::session::channels::{Channels, Member};
 use crate::session::info::PollError;
 use crate::session::{Reason, Session};
@@ -171,7 +170,7 @@ impl Hub {
         let location = self.node.directory.find(key)?;
         let asked = self.mailboxes.ask(location.thread, move |hub| async move {
             let session = hub.at(location)?;
-            let is_its = session.channels(|channels| is_same(channels.token.as_bytes(), token.as_bytes()));
+            let is_its = session.channels(|channels| channels.has_token(&token));
             if is_its != Some(true) || !session.is_open() {
                 return None;
             }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use oroshi_core::{Incoming, Scratch};
 use oroshi_net::Stream;
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::hub::Hub;
 use crate::message::Message;
@@ -141,7 +141,7 @@ impl Future for Serving {
             if let State::Over(reason) = session.state.get() {
                 return Poll::Ready(reason);
             }
-            serving.shut_down();
+            serving.shut_down(context);
             if session.flags.get().paused || serving.poll_read(context).is_pending() {
                 break;
             }
@@ -236,14 +236,14 @@ impl Serving {
     }
 
     /// Shuts down the write side once the end is written.
-    fn shut_down(&mut self) {
+    fn shut_down(&mut self, context: &mut Context<'_>) {
         if self.shut || !matches!(self.session.state.get(), State::Lingering(_)) {
             return;
         }
-        self.shut = true;
-        // With WebSocket the server closes first: its close frame and FIN go together (RFC 6455, section 7.1.1).
-        if let Some(stream) = &*self.session.stream.borrow() {
-            let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
+        // With WebSocket the server closes first: its close frame and FIN go together (RFC 6455, section 7.1.1). Over
+        // TLS its end is said before.
+        if let Some(stream) = &mut *self.session.stream.borrow_mut() {
+            self.shut = Pin::new(stream).poll_shutdown(context).is_ready();
         }
     }
 }

@@ -124,9 +124,9 @@ impl Opened<'_> {
     }
 
     /// Returns the client's name for others and its token, if it speaks the protocol of channels.
-    pub(crate) fn channels(&self) -> Option<(String, Box<str>)> {
+    pub(crate) fn channels(&self) -> Option<(String, String)> {
         let session = self.session.as_ref()?;
-        session.channels(|channels| (channels.client_text(), channels.token.clone()))
+        session.channels(|channels| (channels.client_text(), channels.token_text()))
     }
 
     /// Subscribes the session to a channel, as its request says.
@@ -139,7 +139,9 @@ impl Opened<'_> {
     /// Prepares the session for polls that show `token`, and calls the establish callback. False: the backend refused.
     pub(crate) async fn establish_polling(&self, token: &str) -> bool {
         let Some(session) = &self.session else { return false };
-        session.rare(|rare| rare.polling = Some(Polling { token: token.into(), batch: 0, turn: 0, waits: false }));
+        session.rare(|rare| {
+            rare.polling = Some(Box::new(Polling { token: token.into(), batch: 0, turn: 0, waits: false }))
+        });
         let agreed = self.hub.plan().callbacks.establish.is_none() || self.hub.callbacks.establish(&session.key).await;
         if !agreed {
             session.tells_close.set(false);

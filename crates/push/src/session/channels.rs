@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::jwt::Identity;
 use crate::plan::Plan;
 use crate::rights::{Right, Rights, may};
+use crate::secrets::is_same;
 use crate::session::group::Group;
 
 /// The channels of a session, and who its client is.
@@ -16,7 +17,7 @@ pub(crate) struct Channels {
     /// The client's name for others. It lives as long as the session.
     pub(crate) client: u64,
     /// Proves that a command beside the connection comes from the client that connected.
-    pub(crate) token: Box<str>,
+    token: [u8; 16],
     pub(crate) who: Who,
     pub(crate) subscriptions: Vec<Subscription>,
 }
@@ -26,11 +27,11 @@ pub(crate) struct Channels {
 pub(crate) struct Who {
     pub(crate) user: Option<Arc<str>>,
     /// The rights that the backend grants beside those of the rules.
-    pub(crate) rights: Arc<Rights>,
+    pub(crate) rights: Option<Arc<Rights>>,
     /// Whether its token names the user.
     pub(crate) is_of_token: bool,
     /// The rights that its token grants.
-    pub(crate) token_rights: Arc<Rights>,
+    pub(crate) token_rights: Option<Arc<Rights>>,
 }
 
 impl Who {
@@ -40,7 +41,7 @@ impl Who {
             self.user.clone_from(&identity.user);
         }
         self.is_of_token = identity.user.is_some();
-        self.token_rights = Arc::clone(&identity.rights);
+        self.token_rights = Some(Arc::clone(&identity.rights)).filter(|rights| !rights.is_empty());
     }
 
     /// Whether a token is another user's. One without a user may follow one without a user.
@@ -53,7 +54,9 @@ impl Who {
 
     /// Returns whether the client may do something in a channel.
     pub(crate) fn may(&self, plan: &Plan, right: Right, channel: &str) -> bool {
-        may(plan, right, channel, self.user.is_some(), &[&self.rights, &self.token_rights])
+        let none = Rights::default();
+        let own = [&self.rights, &self.token_rights].map(|rights| rights.as_deref().unwrap_or(&none));
+        may(plan, right, channel, self.user.is_some(), &own)
     }
 }
 
@@ -76,13 +79,31 @@ pub(crate) struct Subscription {
 impl Channels {
     /// Creates the state of a new session.
     pub(crate) fn new(who: Who) -> Self {
-        let (client, token) = (crate::secrets::number(), crate::secrets::key().into());
+        let (client, token) = (crate::secrets::number(), crate::secrets::bytes());
         Channels { client, token, who, subscriptions: Vec::new() }
     }
 
     /// Returns the client's name as clients get it.
     pub(crate) fn client_text(&self) -> String {
         format!("{:016x}", self.client)
+    }
+
+    /// Returns the token as the client gets it.
+    pub(crate) fn token_text(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.token))
+    }
+
+    /// Returns whether this is the token.
+    pub(crate) fn has_token(&self, text: &str) -> bool {
+        is_same(self.token_text().as_bytes(), text.as_bytes())
+    }
+
+    /// Adds a subscription. Most sessions have one, so there is no room for more before they come.
+    pub(crate) fn add(&mut self, subscription: Subscription) {
+        if self.subscriptions.is_empty() {
+            self.subscriptions.reserve_exact(1);
+        }
+        self.subscriptions.push(subscription);
     }
 
     /// Returns what others see of the client.

@@ -199,7 +199,7 @@ impl Groups {
             let at = group.subscribers();
             let (by_backend, is_counted, watches) = (false, false, false);
             let group = Rc::clone(&group);
-            channels.subscriptions.push(Subscription { group, at, is_pattern, by_backend, is_counted, watches });
+            channels.add(Subscription { group, at, is_pattern, by_backend, is_counted, watches });
             true
         });
         if is_new != Some(true) {

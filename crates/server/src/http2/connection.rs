@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use oroshi_core::{HasDeadlines, Incoming, Scratch};
+use oroshi_http1::Framing;
 use oroshi_http2::{self as codec, Defect, ErrorCode, Event, PREFACE};
 
 use super::slots::{BeginStream, Slots};
@@ -57,7 +58,7 @@ pub(crate) async fn take_turn<H: Handler>(stream: Rc<Stream>, head: OwnedHead, h
     let due = core.now().saturating_add(core.ticks.request);
     let mut exchange = Exchange::new(Transport::Http2(&stream), None, head.get(), &[], due);
     let handled = pin!(handler.handle(&mut exchange)).await;
-    let Exchange { body, reply, .. } = &mut exchange;
+    let Exchange { reply, .. } = &mut exchange;
     if reply.is_complete() {
         core.counters.count_answer();
     }
@@ -69,6 +70,13 @@ pub(crate) async fn take_turn<H: Handler>(stream: Rc<Stream>, head: OwnedHead, h
         if !reply.is_complete() {
             stream.reset(ErrorCode::INTERNAL_ERROR);
         }
+    }
+    // Some clients (curl 7.88) take the reset of a stream with NO_ERROR for a failure, although the answer was whole.
+    let most = core.settings.drain_bytes;
+    let Exchange { body, reply, head, .. } = &mut exchange;
+    let is_short = matches!(head.framing, Framing::Length(length) if length <= most);
+    if is_short && reply.is_complete() && head.headers.get("expect").is_none() {
+        let _ = Box::pin(body.drain(most)).await;
     }
     body.release(&stream);
     if stream.progress.close.get() {

@@ -173,8 +173,20 @@ fn an_answer_before_the_end_of_the_request_ends_the_stream_without_an_error() {
     let id = client.request("POST", "/", &[], false);
     assert_eq!(client.answer(id).status, 403);
     assert_eq!(client.next(id), Seen::Reset(id, ErrorCode::NO_ERROR));
+    // A short body may still come: there are clients that take this reset for a failure.
+    let id = client.request("POST", "/", &[("content-length", b"4")], false);
+    assert_eq!(client.answer(id).status, 403);
+    client.data(id, b"body", true);
+    let other = client.get("/");
+    assert_eq!(client.answer(other).status, 403);
+    // One that waits for 100 sends none.
+    let id = client.request("POST", "/", &[("content-length", b"4"), ("expect", b"100-continue")], false);
+    assert_eq!(client.answer(id).status, 403);
+    assert_eq!(client.next(id), Seen::Reset(id, ErrorCode::NO_ERROR));
+    let stopping = std::thread::spawn(move || server.stop());
+    assert_eq!(client.find(|seen| matches!(seen, Seen::Reset(..))), None);
     drop(client);
-    server.stop();
+    stopping.join().unwrap();
 }
 
 #[test]
