@@ -1,4 +1,5 @@
-//! Settings of handshakes that every service with TLS has: certificates of files, the default one, the version, tickets.
+//! Settings of handshakes that every service with TLS has: certificates of files, the default one, the version,
+//! tickets.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -42,7 +43,7 @@ impl Default for HandshakeSettings {
 pub struct CheckedHandshakes {
     /// The certificates of all files; empty if a file has a mistake.
     pub catalogue: Catalogue,
-    /// Mistakes: the key below `tls`, and what is wrong.
+    /// Mistakes: the key, as in `tls.certificates`, and what is wrong.
     pub mistakes: Vec<(&'static str, String)>,
     /// What is odd, likewise.
     pub warnings: Vec<(&'static str, String)>,
@@ -58,27 +59,28 @@ impl HandshakeSettings {
         let mut checked = CheckedHandshakes::default();
         match Catalogue::read(&self.sources) {
             Ok(catalogue) => checked.catalogue = catalogue,
-            Err(errors) => checked.mistakes.extend(errors.iter().map(|error| ("certificates", error.to_string()))),
+            Err(errors) => checked.mistakes.extend(errors.iter().map(|error| ("tls.certificates", error.to_string()))),
         }
+        let is_read = checked.mistakes.is_empty();
         for (certificate, file) in checked.catalogue.iter().filter(|(certificate, _)| !certificate.is_valid(now())) {
             let name = certificate.names().next().unwrap_or_default();
             let why = format!("the certificate of {name} in `{}` is not valid now: see its dates", file.display());
-            checked.warnings.push(("certificates", why));
+            checked.warnings.push(("tls.certificates", why));
         }
-        if let Some(name) = &self.default
+        if let Some(name) = self.default.as_ref().filter(|_| is_read)
             && checked.catalogue.get(&name.to_ascii_lowercase()).is_none()
         {
             let why = format!("no certificate of `certificates` is for `{name}`: expected one of their names");
-            checked.mistakes.push(("default", why));
+            checked.mistakes.push(("tls.default", why));
         }
         if let Some(secret) = &self.ticket_secret
             && let Err(error) = Tickets::from_secret(secret.reveal(), self.ticket_window)
         {
-            checked.mistakes.push(("tickets", error.to_string()));
+            checked.mistakes.push(("tls.tickets", error.to_string()));
         }
         if !(Duration::from_secs(60)..=Duration::from_secs(7 * 24 * 3600)).contains(&self.ticket_window) {
             let why = format!("{:?} is no time for a key: expected 1m to 7d", self.ticket_window);
-            checked.mistakes.push(("tickets.window", why));
+            checked.mistakes.push(("tls.tickets.window", why));
         }
         checked
     }

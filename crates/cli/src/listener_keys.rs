@@ -1,5 +1,5 @@
-//! Keys about the listeners of a service: `[tls]` with certificates of files, `[proxy-protocol]`. The gateway and the hub
-//! have them.
+//! Keys about the listeners of a service: `[tls]` with certificates of files, `[proxy-protocol]`. The gateway and the
+//! hub have them.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -50,8 +50,8 @@ mod keep;
 mod lab;
 mod lab_live;
 #[cfg(any(feature = "gate", feature = "push"))]
-#[cfg(any(feature = "gate", feature = "push"))]
 mod listener_keys;
+#[cfg(any(feature = "gate", feature = "push"))]
 mod log;
 #[cfg(feature = "manual")]
 mod manual;

@@ -13,7 +13,6 @@ mod text;
 mod top;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_config::ConfigError;
@@ -102,13 +101,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     {
         log.tell(Level::Warn, UNUSED_HISTORY);
     }
-    if let Some(tls) = &plan.tls {
-        tls.warnings().iter().for_each(|text| log.tell(Level::Warn, text));
-        // Before READY=1, because a supervisor may send HUP from then on.
-        let again = Arc::clone(tls);
-        service::on_hangup(move || read_again(&again, log))
-            .map_err(|source| Error::System { what: "cannot take HUP", source })?;
+    if plan.tls.is_none() && listeners.iter().any(|bound| bound.listener.serves == Serves::Tls) {
+        let text = "listen.tls: there is no certificate for an inherited socket of this name: expected [tls] with \
+                    certificates = [...]";
+        return Err(Error::Usage(vec![text.to_owned()]));
     }
+    plan.tls.iter().flat_map(|tls| tls.warnings()).for_each(|text| log.tell(Level::Warn, text));
+    // Before READY=1, because a supervisor may send HUP from then on.
+    let tls = plan.tls.clone();
+    service::on_hangup(move || read_again(tls.as_deref(), log))
+        .map_err(|source| Error::System { what: "cannot take HUP", source })?;
     let listening: Vec<String> = listeners.iter().map(OpenListener::to_string).collect();
     let ready = move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
@@ -120,7 +122,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 }
 
 /// Reads the certificates again; if a file has a mistake, logs it and changes nothing.
-fn read_again(tls: &Tls, log: Log) -> bool {
+fn read_again(tls: Option<&Tls>, log: Log) -> bool {
+    let Some(tls) = tls else {
+        log.tell(Level::Info, "HUP: there are no certificates to read again; other changes need a restart");
+        return true;
+    };
     match tls.read_again() {
         Ok((count, warnings)) => {
             log.tell(Level::Info, &format!("certificates were read again: {count} in force for new handshakes"));

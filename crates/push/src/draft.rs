@@ -120,7 +120,7 @@ fn tls(settings: HandshakeSettings, problems: &mut Vec<Mistake>) -> Option<Arc<T
     let mut checked = settings.check();
     if !checked.mistakes.is_empty() {
         let mistakes = checked.mistakes.drain(..);
-        problems.extend(mistakes.map(|(key, why)| Mistake::new(format!("tls.{key}"), why)));
+        problems.extend(mistakes.map(|(key, why)| Mistake::new(key, why)));
         return None;
     }
     let tls = Tls::new(settings, checked);

@@ -21,11 +21,14 @@ mod pressure;
 mod sweep;
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use oroshi_websocket::CloseCode;
 use slab::Slab;
+use tokio::io::AsyncWrite;
 use tokio::sync::Notify;
 
 use crate::backlog::Backlog;
@@ -159,11 +162,14 @@ impl Hub {
         session.outbox.borrow_mut().abandon();
         self.backlog.shrunk(waiting, 0);
         self.counters.ended(session.framing, reason);
-        if let Some(stream) = session.stream.borrow_mut().take()
-            && matches!(reason, Reason::Slow | Reason::Silent)
-        {
-            // Nobody reads what the kernel still holds.
-            let _ = stream.reset_on_close();
+        if let Some(mut stream) = session.stream.borrow_mut().take() {
+            if matches!(reason, Reason::Slow | Reason::Silent) {
+                // Nobody reads what the kernel still holds.
+                let _ = stream.reset_on_close();
+            } else if stream.is_tls() {
+                // The client has closed first: its close of TLS is answered (RFC 8446, section 6.1), if there is room.
+                let _ = Pin::new(&mut stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+            }
         }
         self.node.leave();
         self.ended.notify_waiters();

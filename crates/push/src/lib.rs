@@ -3,8 +3,8 @@
 //! **What it knows**: sessions and their keys, groups, queues, receipts, the transports (WebSocket, server-sent events,
 //! a stream of lines, polling), kuiperbelt's API and its own, callbacks to the backend, other nodes.
 //!
-//! **What it does not know**: flags, terminals, files (but those of certificates, and of the keys that verify tokens). `oroshi-server` serves
-//! HTTP, `oroshi-client` sends requests, and `oroshi-websocket` has the frames.
+//! **What it does not know**: flags, terminals, files (but those of certificates, and of the keys that verify tokens).
+//! `oroshi-server` serves HTTP, `oroshi-client` sends requests, and `oroshi-websocket` has the frames.
 //!
 //! # How it works
 //!
@@ -24,7 +24,8 @@
 //! 1. Values. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one. `message`: a message and its frames, which
 //!    `compression` compresses. `delta`: a publication as what differs from the one before.
 //!    `publish`: a publish, its targets, its receipt. `rights`: who may do what in a channel. `jwt`: the tokens of
-//!    clients. `rates`: what clients may send per second. `secrets`: keys and tokens of the hub. `tls`: its certificates.
+//!    clients. `rates`: what clients may send per second. `secrets`: keys and tokens of the hub. `tls`: its
+//!    certificates.
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
 //!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
 //!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use oroshi_net::threads::ThreadsError;
 use oroshi_net::{BoundListener, ServerTls, Shutdown, Threads};
 use oroshi_server::{Capacity, Exchange, HttpListener, Server, Settings};
-use oroshi_service::{admin_capacity, thread_options, until_second_request};
+use oroshi_service::{admin_capacity, handshakes_per_thread, thread_options, until_second_request};
 use rustix::net::sockopt;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -203,9 +203,8 @@ fn settings(node: &Node, serves: Serves, capacity: Option<Arc<Capacity>>) -> Set
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
     // The API limits bodies itself, to answer a large one in its own form.
     settings.limits.body_bytes = u64::MAX;
-    // Handshakes must not take all connections: room is made by ending those that wait, handshakes or not.
-    let most = plan.connections.map_or(settings.handshakes, |all| all / 2 / plan.threads);
-    settings.handshakes = settings.handshakes.min(most).max(1);
+    let connections = plan.connections.unwrap_or(usize::MAX);
+    settings.handshakes = handshakes_per_thread(settings.handshakes, connections, plan.threads);
     settings.capacity = capacity;
     settings.extended_connect = serves != Serves::Admin && plan.transports.websocket;
     // A client with the token keeps its connection when others need room.

@@ -116,7 +116,7 @@ pub(crate) struct Flags {
 pub(crate) struct Times {
     /// The last bytes from the client.
     pub(crate) received: Cell<u32>,
-    /// The last bytes that the socket took.
+    /// The last bytes that the socket took; over TLS, that became records.
     pub(crate) written: Cell<u32>,
     /// The last ping that nothing has followed.
     pub(crate) pinged: Cell<u32>,

@@ -1,6 +1,6 @@
 //! TLS towards clients: the certificates in force, which are read again while listeners stay.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use oroshi_certificates::{
     Catalogue, CertificateCounts, Certificates, CheckedHandshakes, Current, HandshakeSettings, Tickets,
@@ -14,21 +14,21 @@ pub struct Tls {
     /// The tickets of settings without a secret.
     own_tickets: Tickets,
     current: Arc<Current>,
-    /// The certificates at the start.
-    catalogue: Arc<Catalogue>,
+    /// The certificates in force.
+    catalogue: Mutex<Arc<Catalogue>>,
     /// What is odd about them.
     warnings: Vec<String>,
 }
 
 impl Tls {
-    /// Puts settings in force that are without a mistake. `None`: the system has no random numbers.
+    /// Puts checked settings in force. `None`: the system has no random numbers.
     pub(crate) fn new(settings: HandshakeSettings, checked: CheckedHandshakes) -> Option<Self> {
         let own_tickets = Tickets::of_this_process(settings.ticket_window)?;
         let (catalogue, warnings) = (Arc::new(checked.catalogue), with_keys(checked.warnings));
         let (current, tickets) = (Arc::<Current>::default(), settings.tickets(&own_tickets));
         let filed = settings.certificates(Arc::clone(&catalogue), tickets);
         current.set(Some(Arc::new(Certificates::new(filed, None, false))));
-        Some(Tls { settings, own_tickets, current, catalogue, warnings })
+        Some(Tls { settings, own_tickets, current, catalogue: Mutex::new(catalogue), warnings })
     }
 
     /// Returns the settings.
@@ -37,10 +37,10 @@ impl Tls {
         &self.settings
     }
 
-    /// Returns the certificates at the start.
+    /// Returns the certificates in force.
     #[must_use]
-    pub fn catalogue(&self) -> &Catalogue {
-        &self.catalogue
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.catalogue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns what is odd about the certificates at the start, each with its key.
@@ -59,8 +59,9 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(with_keys(mistakes));
         }
-        let count = catalogue.iter().count();
-        let filed = self.settings.certificates(Arc::new(catalogue), self.settings.tickets(&self.own_tickets));
+        let (count, catalogue) = (catalogue.iter().count(), Arc::new(catalogue));
+        let filed = self.settings.certificates(Arc::clone(&catalogue), self.settings.tickets(&self.own_tickets));
+        *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
         let before = self.current.get();
         self.current.set(Some(Arc::new(Certificates::new(filed, before.as_deref(), false))));
         Ok((count, with_keys(warnings)))
@@ -78,5 +79,5 @@ impl Tls {
 }
 
 fn with_keys(findings: Vec<(&'static str, String)>) -> Vec<String> {
-    findings.into_iter().map(|(key, why)| format!("tls.{key}: {why}")).collect()
+    findings.into_iter().map(|(key, why)| format!("{key}: {why}")).collect()
 }

@@ -30,8 +30,8 @@ const SLICE: usize = 128;
 /// The writer writes to a group up to this size at once, as to a single session.
 const SMALL: usize = 32;
 
-/// The most bytes that become records of TLS before the socket has taken the ones before: a session whose client does
-/// not read holds so much beside its queue.
+/// The most bytes that become records of TLS before the socket has taken the ones before. A session whose client does
+/// not read holds up to this many bytes beside its queue.
 const TLS_BYTES: usize = 16 * 1024;
 
 /// Puts messages into the queues of a thread's sessions, and writes them out.

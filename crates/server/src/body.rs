@@ -204,6 +204,11 @@ impl<'a> RequestBody<'a> {
         self.ended
     }
 
+    /// Waits no longer than this many ticks from now on for the rest of the body.
+    pub(crate) fn wait_at_most(&mut self, ticks: u64) {
+        self.due = self.due.min(self.transport.core().now().saturating_add(ticks));
+    }
+
     /// Reads and discards the rest: true at the body's end, false if more than `budget` bytes were left.
     pub(crate) async fn drain(&mut self, mut budget: u64) -> Result<bool, Error> {
         loop {

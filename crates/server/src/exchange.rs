@@ -208,6 +208,12 @@ impl<'a> Exchange<'a> {
         self.transport.wire().addresses().0
     }
 
+    /// Calls `with` with the client's connection, for socket options; over HTTP/2 it carries other exchanges too.
+    /// `None` if it was handed off.
+    pub fn with_connection<T>(&self, with: impl FnOnce(&Stream) -> T) -> Option<T> {
+        self.transport.wire().with_stream(with)
+    }
+
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         self.transport.wire().with_stream(Stream::is_tls).unwrap_or(false)

@@ -47,7 +47,7 @@ pub struct Settings {
     /// way, and closing at once would lose it. Zero closes at once. This time is part of `drain_timeout`.
     pub last_request_timeout: Duration,
     /// The maximum of unread body bytes that are read and discarded to keep the connection. With more, the connection
-    /// closes.
+    /// closes. Over HTTP/2: to end the stream without a reset, for at most `linger_timeout`.
     pub drain_bytes: u64,
     /// The maximum of connections of a core. At the cap it stops accepting; others wait in the listener's backlog. To
     /// make room, the server silently ends connections that wait longest without a whole request head, for at least

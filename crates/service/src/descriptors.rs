@@ -24,6 +24,14 @@ pub fn engine_descriptors(listeners: usize, threads: usize) -> u64 {
     2 * listeners as u64 * threads as u64 + 4 * (threads as u64 + 1)
 }
 
+/// Returns how many TLS handshakes may be under way on a thread: its share of `most`, and of half of the connections.
+///
+/// Handshakes must not take all connections: room is made by ending those that wait, handshakes or not.
+#[must_use]
+pub fn handshakes_per_thread(most: usize, connections: usize, threads: usize) -> usize {
+    most.min(connections / 2).max(1).div_ceil(threads)
+}
+
 /// Returns how many connections to reserve for operators: an eighth of the hard limit, from 8 to `most`.
 #[must_use]
 pub fn admin_connections(most: u64) -> u64 {

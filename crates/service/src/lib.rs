@@ -17,7 +17,7 @@ mod proxies;
 pub mod rate;
 mod threads;
 
-pub use descriptors::{admin_capacity, admin_connections, descriptor_limit, engine_descriptors};
+pub use descriptors::{admin_capacity, admin_connections, descriptor_limit, engine_descriptors, handshakes_per_thread};
 pub use listener::{Listener, OpenListener, Role, SocketError, bind, is_wrong_address, share};
 pub use network::{Network, NetworkError};
 pub use proxies::Proxies;

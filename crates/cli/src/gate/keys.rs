@@ -20,6 +20,7 @@ use oroshi_lookup::{
 };
 use oroshi_net::CpuList;
 use oroshi_net::proxy_protocol::ProxyVersion;
+use oroshi_service::Role;
 use oroshi_words::units::{parse_number, parse_time};
 
 use crate::listener_keys;
@@ -31,7 +32,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     root.set("drain", &mut draft.drain, parse_time);
     root.set("script-cache", &mut draft.script_cache, number);
     root.within("listen", |listen| {
-        for (key, serves) in [("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)] {
+        for &(key, serves) in Serves::NAMED {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
     });

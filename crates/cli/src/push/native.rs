@@ -10,16 +10,13 @@ use oroshi_push::{
     Access, Cluster, Draft, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Serves, SlowPolicy,
     StreamSettings, Transports,
 };
+use oroshi_service::Role;
 use oroshi_words::units::parse_time;
 
 use crate::listener_keys;
 
 /// The default time that a publish waits for the receipts of other nodes.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The keys of listeners.
-pub(super) const LISTENERS: [(&str, Serves); 4] =
-    [("public", Serves::Sessions), ("tls", Serves::Tls), ("admin", Serves::Admin), ("everything", Serves::Everything)];
 
 /// Reads a configuration.
 ///
@@ -31,7 +28,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     draft.endpoint = root.text("endpoint");
     draft.origins = root.get("origins").and_then(|field| origins(&field));
     root.within("listen", |listen| {
-        for (key, serves) in LISTENERS {
+        for &(key, serves) in Serves::NAMED {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
     });

@@ -90,7 +90,8 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     let named = |key: &str| node.line_of(key) > 0;
     let listens = listener.is_some() || ["listen", "port", "sock"].into_iter().any(named);
     if let Some(listener) = listener {
-        draft.listeners = vec![listener];
+        // It replaces the file's listeners, and what belongs to them.
+        (draft.listeners, draft.tls) = (vec![listener], None);
     } else if inherits && !listens {
         // kuiperbelt's default port.
         draft.listeners.clear();

@@ -1,9 +1,9 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_push::{Access, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Plan, SlowPolicy};
+use oroshi_push::{Access, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Plan, Serves, SlowPolicy};
+use oroshi_service::Role;
 
-use super::native::LISTENERS;
 use crate::listener_keys;
 
 /// Returns the configuration of a plan, without its secrets.
@@ -29,7 +29,7 @@ pub(super) fn config(plan: &Plan) -> String {
     out.bare("access-log", plan.access_log);
 
     out.table("listen");
-    for (key, serves) in LISTENERS {
+    for &(key, serves) in Serves::NAMED {
         let addresses: Vec<&str> =
             plan.listeners.iter().filter(|listener| listener.serves == serves).map(address).collect();
         if !addresses.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn config(plan: &Plan) -> String {
 
     if let Some(tls) = &plan.tls {
         out.table("tls");
-        listener_keys::write_certificates(&mut out, tls.settings(), tls.catalogue());
+        listener_keys::write_certificates(&mut out, tls.settings(), &tls.catalogue());
         listener_keys::write_handshakes(&mut out, tls.settings());
         listener_keys::write_tickets(&mut out, tls.settings());
     }

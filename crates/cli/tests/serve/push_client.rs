@@ -135,7 +135,7 @@ history-messages = 1000
 }
 
 /// A client in a process of Node.
-struct Node {
+pub(crate) struct Node {
     child: Child,
     input: ChildStdin,
     lines: Receiver<Value>,
@@ -145,7 +145,14 @@ struct Node {
 }
 
 impl Node {
-    fn start(options: &Value) -> Node {
+    /// Whether the installed Node knows WebSocket.
+    pub(crate) fn has_websocket() -> bool {
+        let tried = Command::new("node").args(["--experimental-websocket", "-e", "new WebSocket('ws://[')"]).output();
+        !tried.is_ok_and(|tried| String::from_utf8_lossy(&tried.stderr).contains("Reference"))
+    }
+
+    /// `ca` of the options: a file with the authority that signs the hub's certificate.
+    pub(crate) fn start(options: &Value) -> Node {
         let module = format!("file://{}", PathBuf::from(CLIENT).join("dist/index.js").display());
         let mut all = json!({ "module": module, "timeout": 5000, "longestPause": 500 });
         all.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
@@ -153,6 +160,9 @@ impl Node {
         // Before version 22, WebSocket is an experiment.
         command.args(["--no-warnings", "--experimental-websocket"]);
         command.arg(Path::new(CLIENT).join("test/client.mjs")).arg(all.to_string());
+        if let Some(ca) = options["ca"].as_str() {
+            command.env("NODE_EXTRA_CA_CERTS", ca);
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let (tell, lines) = mpsc::channel();
@@ -162,13 +172,13 @@ impl Node {
         Node { child, input, lines, seen: Vec::new(), looked: HashMap::new() }
     }
 
-    fn send(&mut self, command: &Value) {
+    pub(crate) fn send(&mut self, command: &Value) {
         writeln!(self.input, "{command}").unwrap();
     }
 
     /// The member of the next line that has it. Lines with other members may come in between.
     #[track_caller]
-    fn next(&mut self, member: &str) -> Value {
+    pub(crate) fn next(&mut self, member: &str) -> Value {
         let looked = self.looked.entry(member.to_owned()).or_default();
         loop {
             while let Some(line) = self.seen.get(*looked) {
@@ -184,7 +194,7 @@ impl Node {
 
     /// The next line about its state in which it is this one.
     #[track_caller]
-    fn until(&mut self, state: &str) -> Value {
+    pub(crate) fn until(&mut self, state: &str) -> Value {
         while self.next("state") != state {}
         self.seen[self.looked["state"] - 1].clone()
     }
@@ -201,7 +211,7 @@ impl Node {
     }
 
     #[track_caller]
-    fn texts<const N: usize>(&mut self) -> [String; N] {
+    pub(crate) fn texts<const N: usize>(&mut self) -> [String; N] {
         [(); N].map(|()| self.next("text").as_str().unwrap().to_owned())
     }
 }
@@ -217,10 +227,7 @@ fn comes_back_whatever_happens(test: &str, transport: &str) {
     if need(test, "node").is_none() {
         return;
     }
-    let websocket = Command::new("node").args(["--experimental-websocket", "-e", "new WebSocket('ws://[')"]).output();
-    if transport == "websocket"
-        && websocket.is_ok_and(|tried| String::from_utf8_lossy(&tried.stderr).contains("Reference"))
-    {
+    if transport == "websocket" && !Node::has_websocket() {
         return skipped(test, "this Node has no WebSocket");
     }
     let mut hub = Hub::start("");

@@ -223,6 +223,10 @@ fn sockets_that_are_handed_down_are_served() {
     only("[listen]\neverything = \"127.0.0.1:0\"\n");
     let refused = inheriting(&listener, &[("LISTEN_FDS", "1")], &["--config", config.to_str().unwrap()]).err().unwrap();
     assert!(refused.contains("LISTEN_FDS passes a socket named `unknown`"), "{refused}");
+    // One for TLS is never served without it.
+    let named = [("LISTEN_FDS", "1"), ("LISTEN_FDNAMES", "tls")];
+    let refused = inheriting(&listener, &named, &["--config", config.to_str().unwrap()]).err().unwrap();
+    assert!(refused.contains("listen.tls: there is no certificate"), "{refused}");
     assert!(Path::new(&socket).exists(), "the file is the supervisor's");
 }
 

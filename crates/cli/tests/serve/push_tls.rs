@@ -9,14 +9,16 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use oroshi_testkit::websocket::WebSocket;
-use oroshi_testkit::{Identity, need};
+use oroshi_testkit::{Identity, need, skipped};
 use rustix::process::Signal;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::json;
 
 use crate::push;
 use crate::push::{Got, HANG, Process, request};
+use crate::push_client::Node;
 
 /// A hub with a TLS listener, and one for backends on a unix socket.
 struct Hub {
@@ -34,7 +36,8 @@ impl Hub {
         }
         let text = format!(
             "threads = 2\n[listen]\ntls = \"127.0.0.1:0\"\nadmin = \"{}\"\n[tls]\n\
-             certificates = [{{ certificate = \"server.pem\", key = \"server.key\" }}]\ndefault = \"localhost\"\n{rest}",
+             certificates = [{{ certificate = \"server.pem\", key = \"server.key\" }}]\n\
+             default = \"localhost\"\n{rest}",
             folder.path().join("admin.sock").display()
         );
         fs::write(folder.path().join("push.toml"), text).unwrap();
@@ -132,8 +135,16 @@ fn every_transport_works_over_tls() {
     });
     assert_eq!(client.text(), "one");
     assert!(matches!(client.next(), Got::Close(..)));
-    // The end of TLS comes, too: without it, rustls returns an error.
+    // The end of TLS comes, too: without it, rustls returns an error. So it does if the client closes first.
     assert_eq!(client.stream.read(&mut [0; 16]).unwrap(), 0);
+    let mut closes = hub.websocket(&identity);
+    let mut close = Vec::new();
+    oroshi_websocket::encode::close(&mut close, oroshi_websocket::CloseCode::NORMAL, "");
+    // The frame of a client is masked; with a mask of zeros its payload stays.
+    close.splice(1..2, [close[1] | 0x80, 0, 0, 0, 0]);
+    closes.stream.write_all(&close).unwrap();
+    assert!(matches!(closes.next(), Got::Close(Some(1000), _)));
+    assert_eq!(closes.stream.read(&mut [0; 16]).unwrap(), 0);
     let opened = hub.curl(&identity, &["--fail"], "/connect?transport=poll").output().unwrap();
     let opened: serde_json::Value = serde_json::from_slice(&opened.stdout).unwrap();
     hub.publish("all=1", b"two");
@@ -206,6 +217,31 @@ fn subscriptions_of_bench_lose_nothing_over_tls() {
 }
 
 #[test]
+fn the_client_of_clients_js_works_over_tls() {
+    let test = "the_client_of_clients_js_works_over_tls";
+    if need(test, "node").is_none() {
+        return;
+    }
+    let identity = Identity::new();
+    let hub = Hub::start(&identity, "[[group]]\npattern = \"*\"\nsubscribe = \"anyone\"\nhistory-messages = 10\n");
+    for transport in ["websocket", "sse", "poll"] {
+        if transport == "websocket" && !Node::has_websocket() {
+            skipped(test, "this Node has no WebSocket");
+            continue;
+        }
+        let url = format!("https://localhost:{}/connect", hub.port);
+        let mut client = Node::start(&json!({ "url": url, "transports": [transport], "ca": identity.ca() }));
+        client.send(&json!({ "subscribe": transport }));
+        assert_eq!(client.until("connected")["transport"], transport);
+        client.next("subscribed");
+        for text in ["one", "two"] {
+            hub.publish(&format!("group={transport}"), text.as_bytes());
+        }
+        assert_eq!(client.texts(), ["one", "two"]);
+    }
+}
+
+#[test]
 fn certificates_are_read_again_at_hup() {
     let (identity, other) = (Identity::new(), Identity::new());
     let mut hub = Hub::start(&identity, "");
@@ -242,7 +278,8 @@ fn client_count(hub: &Hub) -> u64 {
 #[test]
 fn limits_of_addresses_are_those_of_clients_behind_a_proxy() {
     let identity = Identity::new();
-    let rest = "[proxy-protocol]\ntrusted = [\"127.0.0.0/8\"]\n[limits]\naddress-messages = 1\n[[group]]\npattern = \"*\"\n\
+    let rest = "[proxy-protocol]\ntrusted = [\"127.0.0.0/8\"]\n[limits]\naddress-messages = 1\n[[group]]\n\
+                pattern = \"*\"\n\
                 subscribe = \"anyone\"\npublish = \"anyone\"\n";
     let hub = Hub::start(&identity, rest);
     let connect = |address: &str| {

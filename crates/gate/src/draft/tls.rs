@@ -44,8 +44,8 @@ impl TlsDraft {
         }
         let settings = &self.settings;
         let checked = settings.handshakes.check();
-        checked.mistakes.into_iter().for_each(|(key, why)| findings.add(format!("tls.{key}"), why));
-        checked.warnings.into_iter().for_each(|(key, why)| findings.warn(format!("tls.{key}"), why));
+        checked.mistakes.into_iter().for_each(|(key, why)| findings.add(key, why));
+        checked.warnings.into_iter().for_each(|(key, why)| findings.warn(key, why));
         if settings.handshakes.sources.is_empty() && settings.lookup.is_none() {
             findings.add("tls", "there is no certificate: expected `certificates` or `lookup`");
         }

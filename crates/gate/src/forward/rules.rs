@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_http1::Limits;
+use oroshi_service::Network;
 
 use super::compress::Compression;
 use super::edits::Edits;
-use oroshi_service::Network;
 
 /// The value of `Host` for upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

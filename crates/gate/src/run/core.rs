@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use oroshi_net::{BoundListener, ServerTls, Shutdown};
 use oroshi_server::{Capacity, Error, Exchange, Handler, HttpListener, Proxied, RefusedRequest, Server, Settings};
+use oroshi_service::handshakes_per_thread;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -311,8 +312,7 @@ fn settings(generation: &Generation) -> Settings {
         // A client that was promised keep-alive may have sent a request already.
         last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
         connections: limits.connections.div_ceil(plan.threads),
-        // Handshakes must not take all connections: room is made by ending those that wait, handshakes or not.
-        handshakes: limits.handshakes.min(limits.connections / 2).max(1).div_ceil(plan.threads),
+        handshakes: handshakes_per_thread(limits.handshakes, limits.connections, plan.threads),
         ..Settings::default()
     };
     settings.limits.head_bytes = limits.head_bytes;

@@ -99,8 +99,8 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
                 ("X-Accel-Buffering", b"no"),
             ];
             fields.extend(origin::fields(origins, &head));
+            exchange.with_connection(|connection| watch_peer(hub, connection));
             let (stream, _, _) = exchange.detach(200, &fields).await?;
-            watch_peer(hub, &stream);
             session.serve(Connection { stream, ahead: Vec::new(), permit: exchange.take_permit() });
         }
     }
@@ -568,9 +568,10 @@ fn first_messages(
     }
 }
 
-/// Lets the kernel detect that a client has gone. On these transports the client sends nothing by itself.
+/// Lets the kernel detect that a client has gone. On these transports the client sends nothing by itself. Over HTTP/2,
+/// `stream` is the connection that carries the session.
 fn watch_peer(hub: &Hub, stream: &Stream) {
-    if matches!(stream, Stream::Tcp(_)) {
+    if !matches!(stream, Stream::Unix(_)) {
         let limits = &hub.plan().limits;
         let _ = sockopt::set_socket_keepalive(stream, true);
         if let Some(ping) = limits.ping {

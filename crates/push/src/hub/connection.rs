@@ -241,7 +241,7 @@ impl Serving {
             return;
         }
         // With WebSocket the server closes first: its close frame and FIN go together (RFC 6455, section 7.1.1). Over
-        // TLS its end is said before.
+        // TLS the hub first sends close_notify.
         if let Some(stream) = &mut *self.session.stream.borrow_mut() {
             self.shut = Pin::new(stream).poll_shutdown(context).is_ready();
         }

@@ -110,8 +110,8 @@ impl Hub {
     }
 }
 
-/// What a session is compared with to find out that it needs no check. Most sessions are idle: the sweep reads a part of
-/// each, and changes nothing.
+/// What a session is compared with to find out that it needs no check. Most sessions are idle: the sweep reads a part
+/// of each, and changes nothing.
 struct Rest {
     now: u32,
     time: u64,

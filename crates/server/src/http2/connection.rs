@@ -58,30 +58,32 @@ pub(crate) async fn take_turn<H: Handler>(stream: Rc<Stream>, head: OwnedHead, h
     let due = core.now().saturating_add(core.ticks.request);
     let mut exchange = Exchange::new(Transport::Http2(&stream), None, head.get(), &[], due);
     let handled = pin!(handler.handle(&mut exchange)).await;
-    let Exchange { reply, .. } = &mut exchange;
+    let Exchange { body, reply, head, .. } = &mut exchange;
     if reply.is_complete() {
         core.counters.count_answer();
     }
-    if let Some(error) = failure_of(handled, reply) {
+    let failure = failure_of(handled, reply);
+    if let Some(error) = &failure {
         core.counters.count_error(error.kind());
         if !reply.is_begun() && error.status().is_some() {
-            Box::pin(answer_error(reply, &error)).await;
+            Box::pin(answer_error(reply, error)).await;
         }
         if !reply.is_complete() {
             stream.reset(ErrorCode::INTERNAL_ERROR);
         }
     }
-    // Some clients (curl 7.88) take the reset of a stream with NO_ERROR for a failure, although the answer was whole.
-    let most = core.settings.drain_bytes;
-    let Exchange { body, reply, head, .. } = &mut exchange;
-    let is_short = matches!(head.framing, Framing::Length(length) if length <= most);
-    if is_short && reply.is_complete() && head.headers.get("expect").is_none() {
-        let _ = Box::pin(body.drain(most)).await;
-    }
-    body.release(&stream);
     if stream.progress.close.get() {
         stream.close_connection();
     }
+    let most = core.settings.drain_bytes;
+    let is_short = matches!(head.framing, Framing::Length(length) if length <= most);
+    let comes = is_short && !body.is_ended() && !stream.progress.expecting.get();
+    if comes && failure.is_none() && reply.is_complete() && !core.closing.get() {
+        // Some clients (curl 7.88) take the reset of a stream with NO_ERROR for a failure, although the answer was whole.
+        body.wait_at_most(core.ticks.linger);
+        let _ = Box::pin(body.drain(most)).await;
+    }
+    body.release(&stream);
 }
 
 /// How a connection ended.
