@@ -140,7 +140,7 @@ impl Opened<'_> {
     pub(crate) async fn establish_polling(&self, token: &str) -> bool {
         let Some(session) = &self.session else { return false };
         session.rare(|rare| {
-            rare.polling = Some(Box::new(Polling { token: token.into(), batch: 0, turn: 0, waits: false }))
+            rare.polling = Some(Box::new(Polling { token: token.into(), batch: 0, turn: 0, waits: false }));
         });
         let agreed = self.hub.plan().callbacks.establish.is_none() || self.hub.callbacks.establish(&session.key).await;
         if !agreed {
