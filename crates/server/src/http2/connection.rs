@@ -79,7 +79,8 @@ pub(crate) async fn take_turn<H: Handler>(stream: Rc<Stream>, head: OwnedHead, h
     let is_short = matches!(head.framing, Framing::Length(length) if length <= most);
     let comes = is_short && !body.is_ended() && !stream.progress.expecting.get();
     if comes && failure.is_none() && reply.is_complete() && !core.closing.get() {
-        // Some clients (curl 7.88) take the reset of a stream with NO_ERROR for a failure, although the answer was whole.
+        // Some clients (curl 7.88) take the reset of a stream with NO_ERROR for a failure, although the answer was
+        // whole.
         body.wait_at_most(core.ticks.linger);
         let _ = Box::pin(body.drain(most)).await;
     }
