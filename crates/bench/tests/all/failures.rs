@@ -359,6 +359,8 @@ fn a_peer_that_stops_reading_fails_the_write_unless_it_has_answered() {
     let silent = Peer::start(Place::Unix, |mut conn| {
         conn.head();
         conn.stop_reading();
+        // A close with unread bytes would be a reset, which the client may read first.
+        conn.ignore();
     });
     let record = run(post(&silent.url, 3, LARGE));
     assert_eq!(record.failures, failures([(Failure::Write, 3)]));
