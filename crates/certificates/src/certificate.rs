@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::digest::{SHA256, digest};
 use rustls::crypto::ring::sign::any_supported_type;
@@ -115,6 +116,13 @@ impl Certificate {
     #[must_use]
     pub fn is_valid(&self, now: i64) -> bool {
         (self.not_before..=self.not_after).contains(&now)
+    }
+
+    /// Returns whether the certificate is valid at this moment, by the system's clock.
+    #[must_use]
+    pub fn is_valid_now(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        self.is_valid(now)
     }
 
     /// The begin of its validity, in seconds since 1970.

@@ -2,7 +2,7 @@
 //! tickets.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use oroshi_words::Secret;
 
@@ -45,7 +45,7 @@ pub struct CheckedHandshakes {
     pub catalogue: Catalogue,
     /// Mistakes: the key, as in `tls.certificates`, and what is wrong.
     pub mistakes: Vec<(&'static str, String)>,
-    /// What is odd, likewise.
+    /// Warnings: the key, and what the user may not have meant.
     pub warnings: Vec<(&'static str, String)>,
 }
 
@@ -62,7 +62,7 @@ impl HandshakeSettings {
             Err(errors) => checked.mistakes.extend(errors.iter().map(|error| ("tls.certificates", error.to_string()))),
         }
         let is_read = checked.mistakes.is_empty();
-        for (certificate, file) in checked.catalogue.iter().filter(|(certificate, _)| !certificate.is_valid(now())) {
+        for (certificate, file) in checked.catalogue.iter().filter(|(certificate, _)| !certificate.is_valid_now()) {
             let name = certificate.names().next().unwrap_or_default();
             let why = format!("the certificate of {name} in `{}` is not valid now: see its dates", file.display());
             checked.warnings.push(("tls.certificates", why));
@@ -108,9 +108,4 @@ impl HandshakeSettings {
             clients: ClientNames::default(),
         }
     }
-}
-
-/// Returns the time in seconds since 1970.
-fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }

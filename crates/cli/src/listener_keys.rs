@@ -2,7 +2,6 @@
 //! hub have them.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use oroshi_certificates::{Catalogue, Certificate, HandshakeSettings, MinVersion, Source};
 use oroshi_config::values::switch;
@@ -83,9 +82,8 @@ pub(crate) fn write_tickets(out: &mut Toml, own: &HandshakeSettings) {
 
 /// Says until when a certificate is valid.
 pub(crate) fn validity(certificate: &Certificate) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
     let end = date(certificate.not_after());
-    if certificate.is_valid(now) { format!("valid until {end}") } else { format!("NOT VALID NOW, its end is {end}") }
+    if certificate.is_valid_now() { format!("valid until {end}") } else { format!("NOT VALID NOW, its end is {end}") }
 }
 
 /// Writes a time in seconds since 1970.

@@ -73,9 +73,9 @@ impl Draft {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
+    pub fn plan(mut self) -> Result<Plan, Vec<Mistake>> {
         let mut problems = check::all(&self);
-        let tls = self.tls.clone().and_then(|settings| tls(settings, &mut problems));
+        let tls = self.tls.take().and_then(|settings| tls(settings, &mut problems));
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -117,10 +117,9 @@ impl Draft {
 
 /// Reads the certificates, and puts the settings in force. `None` with a mistake.
 fn tls(settings: HandshakeSettings, problems: &mut Vec<Mistake>) -> Option<Arc<Tls>> {
-    let mut checked = settings.check();
+    let checked = settings.check();
     if !checked.mistakes.is_empty() {
-        let mistakes = checked.mistakes.drain(..);
-        problems.extend(mistakes.map(|(key, why)| Mistake::new(key, why)));
+        problems.extend(checked.mistakes.into_iter().map(|(key, why)| Mistake::new(key, why)));
         return None;
     }
     let tls = Tls::new(settings, checked);

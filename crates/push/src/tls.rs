@@ -16,7 +16,7 @@ pub struct Tls {
     current: Arc<Current>,
     /// The certificates in force.
     catalogue: Mutex<Arc<Catalogue>>,
-    /// What is odd about them.
+    /// Warnings about the certificates at the start.
     warnings: Vec<String>,
 }
 
@@ -24,11 +24,10 @@ impl Tls {
     /// Puts checked settings in force. `None`: the system has no random numbers.
     pub(crate) fn new(settings: HandshakeSettings, checked: CheckedHandshakes) -> Option<Self> {
         let own_tickets = Tickets::of_this_process(settings.ticket_window)?;
-        let (catalogue, warnings) = (Arc::new(checked.catalogue), with_keys(checked.warnings));
-        let (current, tickets) = (Arc::<Current>::default(), settings.tickets(&own_tickets));
-        let filed = settings.certificates(Arc::clone(&catalogue), tickets);
-        current.set(Some(Arc::new(Certificates::new(filed, None, false))));
-        Some(Tls { settings, own_tickets, current, catalogue: Mutex::new(catalogue), warnings })
+        let (current, catalogue, warnings) = (Arc::default(), Mutex::default(), with_keys(checked.warnings));
+        let tls = Tls { settings, own_tickets, current, catalogue, warnings };
+        tls.put_in_force(checked.catalogue);
+        Some(tls)
     }
 
     /// Returns the settings.
@@ -43,14 +42,14 @@ impl Tls {
         Arc::clone(&self.catalogue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns what is odd about the certificates at the start, each with its key.
+    /// Returns the warnings about the certificates at the start, each with its key.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
     /// Reads the files again. New handshakes get the new certificates; connections and tickets stay. Returns how many
-    /// certificates there are, and what is odd about them.
+    /// certificates there are, and the warnings about them.
     ///
     /// # Errors
     /// Every mistake. The certificates before stay in force then.
@@ -59,12 +58,17 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(with_keys(mistakes));
         }
-        let (count, catalogue) = (catalogue.iter().count(), Arc::new(catalogue));
+        let count = catalogue.iter().count();
+        self.put_in_force(catalogue);
+        Ok((count, with_keys(warnings)))
+    }
+
+    fn put_in_force(&self, catalogue: Catalogue) {
+        let catalogue = Arc::new(catalogue);
         let filed = self.settings.certificates(Arc::clone(&catalogue), self.settings.tickets(&self.own_tickets));
-        *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
         let before = self.current.get();
         self.current.set(Some(Arc::new(Certificates::new(filed, before.as_deref(), false))));
-        Ok((count, with_keys(warnings)))
+        *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }
 
     /// Returns what a listener asks for the settings of each handshake.

@@ -446,7 +446,7 @@ fn a_client_asks_a_busy_hub_again() {
     let waiting = client.until("waiting");
     assert_eq!(waiting["why"], "503 to a poll", "{waiting}");
     client.until("connected");
-    // What the session asked for that ends: the next one begins with another /connect and polls from 0 again.
+    // The requests of the session that ends. The next session begins with another /connect, and polls from 0 again.
     let asked = asked.try_iter().enumerate().take_while(|(at, target)| *at == 0 || !target.starts_with("/connect"));
     let asked: Vec<String> = asked.map(|(_, target)| target).collect();
     let of = |what: &str| asked.iter().filter(|target| target.starts_with(what)).cloned().collect::<Vec<_>>();

@@ -158,7 +158,7 @@ fn every_transport_works_over_tls() {
         .output()
         .unwrap();
     assert_eq!(refused.stdout, b"404", "{refused:?}");
-    // Whoever speaks plain HTTP gets nothing, and is counted.
+    // A client that speaks plain HTTP gets no answer, and `failed` counts it.
     let mut plain = TcpStream::connect(("127.0.0.1", hub.port)).unwrap();
     plain.set_read_timeout(Some(HANG)).unwrap();
     plain.write_all(&push::head("GET", "/ping", &[])).unwrap();
@@ -193,7 +193,7 @@ fn a_client_that_stops_to_read_gets_all_over_tls() {
         assert!(got == text(number), "message {number} begins with {:?}", &got[..got.len().min(20)]);
     }
     assert_eq!(hub.status()["queues"]["bytes"], 0);
-    // What a session holds beside its queue is bounded.
+    // The session is no longer blocked.
     hub.publish("all=1", b"the last");
     assert_eq!(client.text(), "the last");
 }

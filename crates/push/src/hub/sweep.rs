@@ -110,8 +110,7 @@ impl Hub {
     }
 }
 
-/// What a session is compared with to find out that it needs no check. Most sessions are idle: the sweep reads a part
-/// of each, and changes nothing.
+/// Decides which sessions need no check. Most sessions are idle: the sweep reads a part of each, and changes nothing.
 struct Rest {
     now: u32,
     time: u64,
@@ -131,7 +130,7 @@ impl Rest {
     fn includes(&self, session: &Session) -> bool {
         let (flags, times) = (session.flags.get(), &session.times);
         let (received, written, expires) = (times.received.get(), times.written.get(), times.expires.get());
-        // What a ping waits for: the client's bytes; with events, the hub's own.
+        // A ping is due some time after the client's last bytes; with events, after the hub's last bytes.
         let last = match session.framing {
             Framing::Poll => return false,
             Framing::Events { .. } => written,
