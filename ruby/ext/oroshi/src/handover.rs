@@ -199,17 +199,18 @@ fn send_with_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[RawFd]) -> 
         message.msg_iov = &raw mut piece;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(data_bytes) as usize;
+        message.msg_controllen = libc::CMSG_SPACE(data_bytes) as _; // its type depends on the C library
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_SOCKET;
         (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(data_bytes) as usize;
+        (*header).cmsg_len = libc::CMSG_LEN(data_bytes) as _;
         ptr::copy_nonoverlapping(descriptors.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), data_bytes as usize);
         checked(libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))?;
     }
     Ok(())
 }
 
+#[allow(clippy::unnecessary_cast, reason = "the type of cmsg_len depends on the C library")]
 fn receive_with_descriptors(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -221,12 +222,12 @@ fn receive_with_descriptors(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usiz
         message.msg_iov = &raw mut piece;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
+        message.msg_controllen = size_of_val(&control) as _;
         let length = checked(libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC))?;
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if !header.is_null() && (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
             let data = libc::CMSG_DATA(header).cast::<RawFd>();
-            let count = ((*header).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
             descriptors.extend((0..count).map(|at| OwnedFd::from_raw_fd(data.add(at).read_unaligned())));
         }
         length

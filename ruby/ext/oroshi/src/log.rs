@@ -297,7 +297,8 @@ impl LocalTime {
             return;
         }
         self.unix_s = now;
-        let now = now as libc::time_t;
+        // libc is about to change its time_t for musl; the function's own type is right on both sides of that.
+        let now = now as _;
         // SAFETY: zeros are a valid tm, and both pointers are to locals.
         let local = unsafe {
             let mut local: libc::tm = std::mem::zeroed();

@@ -56,7 +56,7 @@ pub(crate) fn send_pieces(socket: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<u
     // SAFETY: all zeros is a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
-    message.msg_iovlen = pieces.len();
+    message.msg_iovlen = pieces.len() as _; // its type depends on the C library
     // SAFETY: IoSlice has the layout of iovec, and the pieces outlive the call.
     checked(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
 }
