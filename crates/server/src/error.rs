@@ -33,6 +33,10 @@ pub enum Error {
     /// The protocol does not allow the handler's call, as the text says. Correct the handler.
     #[error("{0}")]
     Misuse(&'static str),
+    /// A stream of HTTP/2 is not handed off, because the server's [`Capacity`](crate::Capacity) or the process's
+    /// descriptors are used up. Give up; or raise the limit.
+    #[error("there is no room for another connection")]
+    Full(#[source] io::Error),
     /// The handler itself failed. The source says why.
     #[error("the handler failed")]
     Handler(#[source] Box<dyn std::error::Error>),
@@ -71,6 +75,7 @@ impl Error {
             Error::Http2(defect) => Some(defect.status().unwrap_or(400)),
             Error::Timeout(Wait::Head | Wait::Body) => Some(408),
             Error::Timeout(Wait::Write) | Error::Io(_) | Error::Cut => None,
+            Error::Full(_) => Some(503),
             Error::Header(_) | Error::Misuse(_) | Error::Handler(_) => Some(500),
         }
     }
@@ -83,6 +88,7 @@ impl Error {
             Error::Timeout(Wait::Head) => ErrorKind::HeadTimeout,
             Error::Timeout(Wait::Body) => ErrorKind::BodyTimeout,
             Error::Timeout(Wait::Write) => ErrorKind::WriteTimeout,
+            Error::Full(_) => ErrorKind::Accept,
             Error::Header(_) | Error::Misuse(_) | Error::Handler(_) | Error::Cut => ErrorKind::Handler,
         }
     }

@@ -29,15 +29,16 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Opens a pair. Fails if the capacity for connections or the descriptors are used up.
+    /// Opens a pair. Fails with [`Error::Full`] if the capacity for connections or the descriptors are used up.
     pub(crate) fn open(core: &Core) -> Result<Self, Error> {
         let mut permits = [None, None];
         if let Some(capacity) = &core.settings.capacity {
             for permit in &mut permits {
-                *permit = Some(capacity.try_acquire().ok_or(Error::Handler("no more connections".into()))?);
+                *permit =
+                    Some(capacity.try_acquire().ok_or_else(|| Error::Full(io::Error::other("no more connections")))?);
             }
         }
-        let [theirs, ours] = UnixStream::pair().map_err(|error| Error::Handler(error.into()))?;
+        let [theirs, ours] = UnixStream::pair().map_err(Error::Full)?;
         Ok(Pair { theirs, ours, permits })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{Client, Running, block_on, patient};
 use oroshi_server::{Capacity, Error, ErrorKind, Exchange, Handler, Settings};
+use oroshi_testkit::http2::Client as Http2Client;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
 
@@ -89,4 +90,25 @@ fn a_connection_that_is_handed_off_has_one_place_and_keeps_it() {
     block_on(hand_off.has_ended.notified());
     assert_eq!(capacity.held(), 0);
     server.stop();
+}
+
+#[test]
+fn a_stream_of_http2_that_finds_no_room_for_its_sockets_is_told_so() {
+    // The connection has one place; a feed's pair of sockets takes two.
+    for (most, status, refused) in [(2, 503, 1), (3, 200, 0)] {
+        let capacity = Capacity::new(most);
+        let settings = Settings { capacity: Some(Arc::clone(&capacity)), ..patient() };
+        let server = Running::start(settings, async |exchange: &mut Exchange<'_>| {
+            let (mut feed, ..) = exchange.detach(200, &[]).await?;
+            tokio::task::spawn_local(async move { feed.write_all(b"fed").await.unwrap() });
+            Ok(())
+        });
+        let mut client = Http2Client::connect(server.tcp());
+        let feed = client.get("/");
+        assert_eq!(client.answer(feed).status, status);
+        drop(client);
+        let counts = server.stop();
+        assert_eq!((counts.error(ErrorKind::Accept), counts.error(ErrorKind::Handler)), (refused, 0), "{counts:?}");
+        assert_eq!(capacity.held(), 0);
+    }
 }
