@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 
 use crate::backlog::Backlog;
 use crate::callbacks::Callbacks;
+use crate::checks::Checks;
 use crate::clock::Clock;
 use crate::compression;
 use crate::counts::{Counters, Counts};
@@ -61,6 +62,7 @@ pub(crate) struct Hub {
     pub(crate) callbacks: Callbacks,
     pub(crate) counters: Counters,
     pub(crate) clock: Rc<Clock>,
+    checks: Rc<Checks>,
     /// Notified when a session has ended.
     pub(crate) ended: Notify,
     pub(crate) draining: Cell<bool>,
@@ -96,18 +98,20 @@ pub(crate) enum OpenError {
 impl Hub {
     /// Creates the hub of a thread, without sessions.
     pub(crate) fn new(node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>, thread: u16) -> Self {
-        let (clock, callbacks) = (Rc::new(Clock::new(&node.plan.limits)), Callbacks::new(&node.plan));
+        let (clock, checks) = (Rc::new(Clock::new(&node.plan.limits)), Rc::<Checks>::default());
+        let callbacks = Callbacks::new(&node.plan);
         let per_thread = |rate: u32| f64::from(rate) / f64::from(node.threads());
         let admission = node.plan.limits.connects_per_second.map(|rate| Admission::new(per_thread(rate)));
         let backlog = Rc::new(Backlog::new(Arc::clone(&node), thread));
         Hub {
-            writer: Writer::new(Arc::clone(&node), Rc::clone(&clock), Rc::clone(&backlog)),
+            writer: Writer::new(Arc::clone(&node), Rc::clone(&clock), Rc::clone(&checks), Rc::clone(&backlog)),
             node,
             mailboxes,
             thread,
             callbacks,
             counters: Counters::default(),
             clock,
+            checks,
             ended: Notify::new(),
             draining: Cell::new(false),
             backlog,
@@ -227,6 +231,7 @@ impl Hub {
         }
         session.rare(|rare| rare.reason = Some(reason));
         session.state.set(State::Ending);
+        self.checks.soon(session.location.slot);
         self.writer.list_urgent(session);
     }
 
@@ -253,13 +258,11 @@ impl Hub {
         self.sessions.borrow().len()
     }
 
-    /// Returns the sessions of `count` slots from slot `from` on that are `wanted`, and the next slot; `None` at the
-    /// end.
-    fn some(&self, from: usize, count: usize, wanted: impl Fn(&Session) -> bool) -> (Vec<Rc<Session>>, Option<usize>) {
+    /// Returns the sessions of `count` slots from slot `from` on, and the next slot; `None` at the end.
+    fn some(&self, from: usize, count: usize) -> (Vec<Rc<Session>>, Option<usize>) {
         let sessions = self.sessions.borrow();
         let to = from.saturating_add(count);
-        let all = (from..to.min(sessions.capacity())).filter_map(|slot| sessions.get(slot));
-        let some = all.filter(|session| wanted(session)).cloned().collect();
+        let some = (from..to.min(sessions.capacity())).filter_map(|slot| sessions.get(slot)).cloned().collect();
         (some, (to < sessions.capacity()).then_some(to))
     }
 

@@ -43,6 +43,7 @@
 mod arrivals;
 mod backlog;
 mod callbacks;
+mod checks;
 mod clock;
 mod cluster;
 mod compression;

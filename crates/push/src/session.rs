@@ -10,7 +10,7 @@ pub(crate) mod info;
 pub(crate) mod outbox;
 pub(crate) mod tally;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -52,6 +52,8 @@ pub(crate) struct Session {
     /// The number of the last publish that reached it on this thread.
     pub(crate) stamp: Cell<u32>,
     pub(crate) groups: RefCell<Vec<Membership>>,
+    /// Set if it speaks the protocol of channels.
+    channels: OnceCell<Box<RefCell<Channels>>>,
     /// State that few sessions need: messages for the backend, polling.
     pub(crate) rare: RefCell<Option<Box<RareState>>>,
 }
@@ -107,8 +109,6 @@ pub(crate) struct Flags {
     pub(crate) blocked: bool,
     /// The hub does not read it now: enough of its messages wait for the backend.
     pub(crate) paused: bool,
-    /// It speaks the protocol of channels.
-    pub(crate) channels: bool,
 }
 
 /// Times in ticks of the thread's clock, but for the last; 0 is never.
@@ -132,8 +132,6 @@ pub(crate) struct RareState {
     /// Whether a task sends `upstream` to the backend.
     pub(crate) is_forwarding: bool,
     pub(crate) polling: Option<Box<Polling>>,
-    /// `None` unless it speaks the protocol of channels.
-    channels: Option<Box<Channels>>,
     /// Why it ends, if that is known before its end.
     pub(crate) reason: Option<Reason>,
     /// What it has sent, for its limits.
@@ -173,6 +171,7 @@ impl Session {
             flags: Cell::default(),
             stamp: Cell::new(0),
             groups: RefCell::default(),
+            channels: OnceCell::new(),
             rare: RefCell::new(None),
         }
     }
@@ -197,11 +196,6 @@ impl Session {
         change(self.rare.borrow_mut().get_or_insert_default())
     }
 
-    /// Ends it at the end of a token, in seconds since 1970.
-    pub(crate) fn expire_at(&self, seconds: u64) {
-        self.times.expires.set(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
-    }
-
     /// Counts something that its client sends. An error has the place of the exceeded limit in `rates::LIMITS`.
     pub(crate) fn count(&self, rates: &Rates, what: What, cost: usize) -> Result<(), (usize, What)> {
         if !rates.limits(what) {
@@ -214,23 +208,20 @@ impl Session {
         })
     }
 
-    /// Makes it a session that speaks the protocol of channels.
+    /// Makes it a session that speaks the protocol of channels. It stays one.
     pub(crate) fn speak_channels(&self, channels: Channels) {
-        self.rare(|rare| rare.channels = Some(Box::new(channels)));
-        self.update_flags(|flags| flags.channels = true);
+        let is_first = self.channels.set(Box::new(RefCell::new(channels))).is_ok();
+        debug_assert!(is_first, "the session speaks the protocol already");
     }
 
     /// Returns whether it speaks the protocol of channels.
     pub(crate) fn speaks_channels(&self) -> bool {
-        self.flags.get().channels
+        self.channels.get().is_some()
     }
 
     /// Reads or changes its channels; `None` if it does not speak the protocol. `change` must not publish.
     pub(crate) fn channels<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> Option<T> {
-        if !self.speaks_channels() {
-            return None;
-        }
-        self.rare.borrow_mut().as_mut()?.channels.as_deref_mut().map(change)
+        self.channels.get().map(|channels| change(&mut channels.borrow_mut()))
     }
 
     /// Returns the names of its groups, and of the channels and patterns that it subscribes to.
@@ -324,6 +315,10 @@ impl Session {
         let next = self.rare(|rare| {
             let next = rare.upstream.pop_front();
             rare.is_forwarding = next.is_some();
+            if next.is_none() {
+                // Most sessions send few messages: no room is kept for them.
+                rare.upstream = VecDeque::new();
+            }
             next
         });
         if self.flags.get().paused {
@@ -341,7 +336,7 @@ mod tests {
     /// A million idle sessions are mostly this, beside the kernel's sockets and tokio's.
     #[test]
     fn a_session_is_small() {
-        assert!(size_of::<Session>() <= 320, "{} bytes", size_of::<Session>());
-        assert!(size_of::<RareState>() <= 104, "{} bytes", size_of::<RareState>());
+        assert!(size_of::<Session>() <= 328, "{} bytes", size_of::<Session>());
+        assert!(size_of::<RareState>() <= 96, "{} bytes", size_of::<RareState>());
     }
 }

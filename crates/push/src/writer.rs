@@ -16,6 +16,7 @@ use tokio::io::AsyncWrite;
 use tokio::sync::Notify;
 
 use crate::backlog::Backlog;
+use crate::checks::Checks;
 use crate::clock::Clock;
 use crate::message::{Framing, Message};
 use crate::node::Node;
@@ -39,6 +40,7 @@ const TLS_BYTES: usize = 16 * 1024;
 pub(crate) struct Writer {
     node: Arc<Node>,
     clock: Rc<Clock>,
+    checks: Rc<Checks>,
     backlog: Rc<Backlog>,
     urgent: RefCell<Vec<Rc<Session>>>,
     bulk: RefCell<VecDeque<Rc<Session>>>,
@@ -48,8 +50,16 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Creates a writer that has nothing to write.
-    pub(crate) fn new(node: Arc<Node>, clock: Rc<Clock>, backlog: Rc<Backlog>) -> Self {
-        Writer { node, clock, backlog, urgent: RefCell::default(), bulk: RefCell::default(), work: Notify::new() }
+    pub(crate) fn new(node: Arc<Node>, clock: Rc<Clock>, checks: Rc<Checks>, backlog: Rc<Backlog>) -> Self {
+        Writer {
+            node,
+            clock,
+            checks,
+            backlog,
+            urgent: RefCell::default(),
+            bulk: RefCell::default(),
+            work: Notify::new(),
+        }
     }
 
     /// Queues a control message of the hub's own, and lists the session as urgent.
@@ -225,7 +235,11 @@ impl Writer {
         }
         match flushed {
             Ok(flushed) => {
-                session.update_flags(|flags| flags.blocked = flushed == Flushed::Blocked);
+                let is_blocked = flushed == Flushed::Blocked;
+                if is_blocked && !was_blocked {
+                    self.checks.soon(session.location.slot);
+                }
+                session.update_flags(|flags| flags.blocked = is_blocked);
                 if flushed == Flushed::Empty && session.state.get() == State::Ending {
                     session.state.set(match session.known_reason() {
                         // The client closed first and has its answer; now the server closes (RFC 6455, section 7.1.1).

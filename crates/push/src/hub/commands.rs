@@ -353,7 +353,7 @@ impl Hub {
         if before != session.channels(|channels| channels.who.user.clone()).flatten() {
             self.note_user(session);
         }
-        session.expire_at(identity.expires);
+        self.expire_at(session, identity.expires);
         for channel in self.forbidden(session) {
             self.unsubscribe_for_backend(session, &channel);
         }

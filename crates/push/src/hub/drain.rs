@@ -27,7 +27,7 @@ impl Hub {
         self.draining.set(true);
         let (began, limit) = (Instant::now(), self.plan().drain.timeout);
         let until = began + limit - LAST_RECEIPTS.min(limit / 10);
-        let (sessions, _) = self.some(0, usize::MAX, |_| true);
+        let (sessions, _) = self.some(0, usize::MAX);
         // A polling session without a waiting poll has no connection: the hub can only answer its next poll.
         let (away, connected): (Vec<_>, Vec<_>) =
             sessions.into_iter().partition(|session| session.framing == Framing::Poll && !session.is_polled());

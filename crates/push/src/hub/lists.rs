@@ -118,7 +118,7 @@ impl Hub {
         let mut longest = Vec::new();
         let mut from = (self.backlog.queued_bytes() > 0).then_some(0);
         while let Some(begin) = from {
-            let (some, next) = self.some(begin, SLICE, |_| true);
+            let (some, next) = self.some(begin, SLICE);
             longest.extend(some.iter().filter_map(|session| {
                 let outbox = session.outbox.borrow();
                 (!outbox.is_empty()).then(|| SlowSession {

@@ -56,6 +56,7 @@ impl Hub {
                 OpenError::HeldByPage
             })?;
             entry.insert(Rc::clone(&session));
+            self.checks.soon(slot);
             (session, old)
         };
         self.counters.opened(framing);
@@ -104,7 +105,7 @@ impl Opened<'_> {
     /// Ends the session at the end of its token, in seconds since 1970.
     pub(crate) fn expire_at(&self, seconds: u64) {
         if let Some(session) = &self.session {
-            session.expire_at(seconds);
+            self.hub.expire_at(session, seconds);
         }
     }
 
