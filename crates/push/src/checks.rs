@@ -6,7 +6,8 @@ use std::ops::Range;
 /// The tick of each session's next check, by slot.
 ///
 /// Most sessions are idle. The sweep reads four bytes of each here, one after another, and a session only once its tick
-/// has come. Whoever changes a session so that a limit may end earlier must call [`soon`](Self::soon).
+/// has come. Whoever changes a session so that a limit may end earlier must call [`soon`](Self::soon). (The entries of
+/// [`oroshi_core::Deadlines`] wake a task each; no task waits for a session's limits.)
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     ticks: RefCell<Vec<u32>>,
