@@ -6,13 +6,15 @@ import pathlib
 import shutil
 import subprocess
 import unittest
+import unittest.mock
 
 import pages
+import pages_before
 
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pages.ROOT / "target"))
 OROSHI = os.environ.get("OROSHI") or str(TARGET / "debug/oroshi")
 # What sections need beside oroshi itself.
-PROGRAMS = ["unshare", "ip", "curl", "sqlite3", "openssl", "git"]
+PROGRAMS = ["unshare", "ip", "curl", "sqlite3", "openssl", "git", "script"]
 
 
 def may_unshare():
@@ -40,7 +42,14 @@ class Pages(unittest.TestCase):
         why = why_not()
         if why:
             skip("test_commands_do_what_the_pages_say", why)
-        sections = [section for page in pages.pages() for section in pages.sections(page)[0]]
+        sections = []
+        for section in (section for page in pages.pages() for section in pages.sections(page)[0]):
+            name = f"{section.page}, {section.heading}"
+            with self.subTest(name):
+                lacks = pages_before.missing(section)
+                if lacks:
+                    skip(name, lacks)
+                sections.append(section)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             problems = [problem for found in pool.map(lambda section: pages.walk(section, OROSHI), sections) for problem in found]
         self.assertEqual(problems, [], "\n".join(problems))
@@ -63,11 +72,34 @@ class Pages(unittest.TestCase):
             ("```console\n$ oroshi bench --no-such-flag\n```", "ended with 2"),
             ("```console\n$ oroshi push --port 0 --config nothing.toml\n```", "ended with 2"),
             ("```console\n$ true\nerror: it fails\n```", "expected not 0"),
+            ("```console\n$ ls nothing\nerror: it fails\n```", "did not say: error: it fails"),
+            ("```console\n$ false | true\n```", "ended with 1"),
+            ("- a list\n\n  ```console\n  $ false\n  ```", "ended with 1"),
+            ("```console\n$ oroshi push --port 80 &\n$ curl http://localhost/nothing\n```", "ended with 22"),
             ("```console\n$ false\n$ echo $?\n3\n```", "expected 3"),
         ]:
             (section,), _ = pages.sections("docs/none.md", text)
             (problem,) = pages.walk(section, OROSHI)
             self.assertIn(found, problem)
+
+    def test_values_and_files_are_those_of_here(self):
+        why = why_not()
+        if why:
+            skip("test_values_and_files_are_those_of_here", why)
+        value, text = "0123456789abcdef" * 2, "`a.txt`:\n\n```\none\n```\n\nAnd add to `a.txt`:\n\n```\ntwo\n```\n\n"
+        text += f"```console\n$ openssl rand -hex 16 | tee made\n{value}\n$ [ {value} = $(cat made) ]   # so it is\n"
+        text += "$ diff a.txt <(printf 'one\\ntwo\\n')\n$ oroshi target --listen www.example.org:80\n"
+        text += "$ oroshi target --listen 10.1.2.3:80   # instead of the first\n$ curl http://10.1.2.3/\n"
+        text += "$ curl http://www.example.org/\n```"
+        (section,), _ = pages.sections("docs/none.md", text)
+        (problem,) = pages.walk(section, OROSHI)
+        self.assertIn("`curl http://www.example.org/` ended with 7", problem)
+
+    def test_what_a_section_lacks(self):
+        for command, lacks in [("jq .", None), ("cat nginx.conf", None), ("nginx -V", "nginx is not installed")]:
+            (section,), _ = pages.sections("docs/none.md", f"```console\n$ {command}\n```")
+            with unittest.mock.patch("shutil.which", lambda program, path=None: program != "nginx"):
+                self.assertEqual(pages_before.missing(section), lacks, command)
 
     def test_commands_end_where_quotes_do(self):
         text = "```console\n$ a 'b\n  c' \\\n  d\nsaid\n$ cat <<'END'\nx\nEND\n$ e # it's\n```\n"

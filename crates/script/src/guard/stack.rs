@@ -4,6 +4,10 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use rustix::process::{Resource, getrlimit};
+
+use crate::STACK_BYTES;
+
 /// Stack that a call of a confined state may use before another call through C, bytes: some hundred nested calls of
 /// `string.gsub`. An error has to unwind all of them, in a time that grows with the square of their number, and
 /// nothing interrupts it.
@@ -66,6 +70,19 @@ fn address() -> usize {
 
 /// Returns this thread's stack: its lowest address, and its size in bytes.
 fn bounds() -> Option<(usize, usize)> {
+    let (end, bytes) = attributes()?;
+    // SAFETY: no arguments.
+    if unsafe { libc::gettid() != libc::getpid() } {
+        return Some((end, bytes));
+    }
+    // The main thread's stack grows up to a limit, which glibc counts. musl counts the pages that the stack has now.
+    let limit = getrlimit(Resource::Stack).current.map_or(STACK_BYTES, |limit| (limit as usize).min(STACK_BYTES));
+    let grown = bytes.max(limit);
+    Some(((end + bytes).saturating_sub(grown), grown))
+}
+
+/// Returns this thread's stack as the C library knows it: its lowest address, and its size in bytes.
+fn attributes() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut end, mut bytes) = (ptr::null_mut(), 0);
     // SAFETY: the first call fills in the attributes if it returns 0, the second reads them, and the third frees
