@@ -157,13 +157,14 @@ def serves(command):
 
 # Loads as short as they can be; everything else is as on the page.
 SHIM = r"""#!/bin/bash
-arguments=() cut=no
+arguments=() cut=no time=200ms
+[[ " $* " != *" --mode "* ]] || time=1s # so that messages arrive on a busy machine, too
 case $1 in bench|compare) cut=yes ;; esac
 while (($# > 0)); do
     if [[ $cut == yes ]]; then
         case $1 in
-            -d) shift; arguments+=(-d 200ms); shift; continue ;;
-            -d*) arguments+=(-d 200ms); shift; continue ;;
+            -d) shift; arguments+=(-d $time); shift; continue ;;
+            -d*) arguments+=(-d $time); shift; continue ;;
             -c) shift; [[ $1 =~ ^[0-9]{1,2}$ ]] || set -- 100 "${@:2}"; arguments+=(-c "$1"); shift; continue ;;
             --max-time) shift 2; continue ;;
             --) cut=no ;;
@@ -178,7 +179,7 @@ case $words in
     " lab run unix-or-tcp "*) arguments+=(--max-time 1s --only "oroshi target") ;;
     " lab run "*) arguments+=(--max-time 1s) ;;
     " bench"*" -d "* | " bench"*" -n "* | " bench"*" --iterations "*) ;;
-    " bench "*) arguments=(bench -d 200ms "${arguments[@]:1}") ;;
+    " bench "*) arguments=(bench -d $time "${arguments[@]:1}") ;;
 esac
 [[ $words != " lab run "* || $words == *" --quick "* ]] || arguments+=(--quick)
 [[ $words != *" --tui "* ]] || exec script -qefc "/tmp/itself/oroshi ${arguments[*]@Q}" /dev/null

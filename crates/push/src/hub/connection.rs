@@ -70,7 +70,7 @@ impl Hub {
     fn receive(self: &Rc<Self>, session: &Rc<Session>, kind: Kind, data: Bytes) {
         self.counters.received(data.len());
         if session.speaks_channels() {
-            if session.push_upstream(kind, data) {
+            if self.push_upstream(session, kind, data) {
                 let (hub, session) = (Rc::clone(self), Rc::clone(session));
                 tokio::task::spawn_local(async move { hub.command_all(&session).await });
             }
@@ -88,7 +88,7 @@ impl Hub {
             self.writer.enqueue(session, &delivery, SlowPolicy::Disconnect);
             return self.writer.list_urgent(session);
         }
-        if self.plan().callbacks.receive.is_none() || !session.push_upstream(kind, data) {
+        if self.plan().callbacks.receive.is_none() || !self.push_upstream(session, kind, data) {
             return;
         }
         let (hub, session) = (Rc::clone(self), Rc::clone(session));
@@ -98,6 +98,16 @@ impl Hub {
             }
             hub.ended.notify_waiters();
         });
+    }
+
+    /// Queues a message for the backend. Returns whether the caller must start a task that sends the queue.
+    fn push_upstream(&self, session: &Session, kind: Kind, data: Bytes) -> bool {
+        let start = session.push_upstream(kind, data);
+        if session.flags.get().paused {
+            // The sweep keeps its client from counting as silent.
+            self.checks.soon(session.location.slot);
+        }
+        start
     }
 }
 

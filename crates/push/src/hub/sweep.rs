@@ -22,7 +22,7 @@ const TOKEN_EXPIRED: &str = "the token has expired";
 const SLICE: usize = 8192;
 
 /// A session with a token is checked this often at least, in seconds.
-const RECHECK_S: u32 = 60;
+const RECHECK_S: u32 = 10;
 
 impl Hub {
     /// Checks sessions once per tick, for as long as the hub lives.
@@ -186,7 +186,7 @@ impl Check {
         };
         let expires = match u64::from(times.expires.get()) {
             0 => u32::MAX,
-            // Ticks may be late, and the system's clock may be set: the end of a token is looked at more and more often.
+            // Ticks may be late, and the system's clock may be set: a token is looked at more and more often.
             expires => {
                 let seconds = u32::try_from(expires.saturating_sub(self.time) / 2).unwrap_or(u32::MAX).min(RECHECK_S);
                 self.now.saturating_add(seconds.saturating_mul(self.second)).saturating_add(1)
@@ -275,7 +275,7 @@ mod tests {
         assert!(matches!(at(18, 12, u32::MAX).step(&events), Step::End(Reason::Silent, ..)));
         assert_eq!(at(10, u32::MAX, u32::MAX).next(&events), u32::MAX);
         events.times.expires.set(1100);
-        assert_eq!(at(10, u32::MAX, u32::MAX).next(&events), 61);
+        assert_eq!(at(10, u32::MAX, u32::MAX).next(&events), 21);
         assert_eq!(at(109, u32::MAX, u32::MAX).next(&events), 110);
         assert!(matches!(at(110, u32::MAX, u32::MAX).step(&events), Step::End(Reason::Expired, ..)));
     }

@@ -70,19 +70,22 @@ fn address() -> usize {
 
 /// Returns this thread's stack: its lowest address, and its size in bytes.
 fn bounds() -> Option<(usize, usize)> {
-    let (end, bytes) = attributes()?;
     // SAFETY: no arguments.
-    if unsafe { libc::gettid() != libc::getpid() } {
-        return Some((end, bytes));
-    }
-    // The main thread's stack grows up to a limit, which glibc counts. musl counts the pages that the stack has now.
-    let limit = getrlimit(Resource::Stack).current.map_or(STACK_BYTES, |limit| (limit as usize).min(STACK_BYTES));
-    let grown = bytes.max(limit);
-    Some(((end + bytes).saturating_sub(grown), grown))
+    let is_main = unsafe { libc::gettid() == libc::getpid() };
+    if cfg!(target_env = "musl") && is_main { main_stack() } else { thread_stack() }
 }
 
-/// Returns this thread's stack as the C library knows it: its lowest address, and its size in bytes.
-fn attributes() -> Option<(usize, usize)> {
+/// Returns the main thread's stack, which grows up to a limit. glibc knows it; musl counts the pages that it has now.
+fn main_stack() -> Option<(usize, usize)> {
+    let limit = getrlimit(Resource::Stack).current.map_or(STACK_BYTES, |limit| (limit as usize).min(STACK_BYTES));
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let stack = maps.lines().find(|line| line.ends_with("[stack]"))?;
+    let (_, top) = stack.split_once(' ')?.0.split_once('-')?;
+    Some((usize::from_str_radix(top, 16).ok()?.checked_sub(limit)?, limit))
+}
+
+/// Returns this thread's stack as the C library knows it.
+fn thread_stack() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut end, mut bytes) = (ptr::null_mut(), 0);
     // SAFETY: the first call fills in the attributes if it returns 0, the second reads them, and the third frees
@@ -95,4 +98,23 @@ fn attributes() -> Option<(usize, usize)> {
         }
     };
     known.then(|| (end.addr(), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+
+    #[test]
+    fn the_environment_is_at_the_top_of_the_main_stack() {
+        let (end, bytes) = main_stack().unwrap();
+        // SAFETY: nothing changes the environment here.
+        let variable = unsafe { *environ }.addr();
+        assert!((end..end + bytes).contains(&variable) && end + bytes - variable < 4 << 20, "{end} {bytes} {variable}");
+        let here = address();
+        assert!(!(end..end + bytes).contains(&here), "this thread is not the main one");
+    }
 }
