@@ -170,8 +170,8 @@ fn key(raw: RawKey) -> Option<Key> {
         }
         ("EC", Some("P-256")) => {
             let mut point = [4; 65];
-            point[1..33].copy_from_slice(&exact(raw.x.as_deref())?);
-            point[33..].copy_from_slice(&exact(raw.y.as_deref())?);
+            point[1..33].copy_from_slice(&coordinate(raw.x.as_deref())?);
+            point[33..].copy_from_slice(&coordinate(raw.y.as_deref())?);
             Material::P256(point)
         }
         ("OKP", Some("Ed25519")) => Material::Ed25519(exact(raw.x.as_deref())?),
@@ -191,6 +191,15 @@ fn bytes(text: Option<&str>) -> Option<Vec<u8>> {
 
 fn exact(text: Option<&str>) -> Option<[u8; 32]> {
     bytes(text)?.try_into().ok()
+}
+
+/// Reads a coordinate of P-256. It has to have 32 bytes (RFC 7518, section 6.2.1.2), but PyJWT leaves out zeros before it:
+/// in one key of 128.
+fn coordinate(text: Option<&str>) -> Option<[u8; 32]> {
+    let bytes = bytes(text)?;
+    let mut coordinate = [0; 32];
+    coordinate[32_usize.checked_sub(bytes.len())?..].copy_from_slice(&bytes);
+    Some(coordinate)
 }
 
 /// Reads an unsigned integer. ring takes none with zeros before it, which some issuers write.

@@ -8,10 +8,20 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+
+def short_key():
+    """Returns a key with a coordinate of which PyJWT leaves out the first byte, which is 0."""
+    while True:
+        key = ec.generate_private_key(ec.SECP256R1())
+        numbers = key.public_key().public_numbers()
+        if min(numbers.x, numbers.y) < 2**248:
+            return key
+
+
 now = int(time.time())
 pairs = {
     "RS256": (rsa.generate_private_key(65537, 2048), RSAAlgorithm),
-    "ES256": (ec.generate_private_key(ec.SECP256R1()), ECAlgorithm),
+    "ES256": (short_key(), ECAlgorithm),
     "EdDSA": (ed25519.Ed25519PrivateKey.generate(), OKPAlgorithm),
 }
 keys, tokens = [], {}
