@@ -27,8 +27,8 @@ pub enum ErrorKind {
     Handler,
     /// A shutdown's `drain_timeout` passed, and the exchange was cut off.
     Shutdown,
-    /// Descriptors or memory ran out, and accepting paused, or a stream of HTTP/2 was not handed off; or the listener was
-    /// closed by someone else.
+    /// Descriptors or memory ran out, and accepting paused, or a stream of HTTP/2 was not handed off; or the listener
+    /// was closed by someone else.
     Accept,
     /// The connection waited without a whole request head, and was ended to make room for others.
     Crowded,

@@ -193,8 +193,8 @@ fn exact(text: Option<&str>) -> Option<[u8; 32]> {
     bytes(text)?.try_into().ok()
 }
 
-/// Reads a coordinate of P-256. It has to have 32 bytes (RFC 7518, section 6.2.1.2), but PyJWT leaves out zeros before it:
-/// in one key of 128.
+/// Reads a coordinate of P-256. It has to have 32 bytes (RFC 7518, section 6.2.1.2), but PyJWT leaves out zeros before
+/// it: in one key of 128.
 fn coordinate(text: Option<&str>) -> Option<[u8; 32]> {
     let bytes = bytes(text)?;
     let mut coordinate = [0; 32];
