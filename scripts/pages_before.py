@@ -132,7 +132,7 @@ function request()
 end
 """
 GATE_TOML = '[listen]\npublic = "127.0.0.1:8080"\nadmin = "unix:gate-admin.sock"\n[[route]]\nanswer = { status = 204 }'
-PUSH_TOML = "cat >push.toml <<'END'\n[listen]\npublic = ':9180'\nadmin = 'unix:push.sock'\n"
+PUSH_TOML = '[listen]\npublic = ":9180"\nadmin = "unix:push.sock"\n'
 URLS = "for number in {1..20}; do echo http://127.0.0.1:8080/; done >urls.txt"
 COMMIT = "git -c user.name=a -c user.email=a@localhost commit -q -m first"
 
@@ -200,7 +200,7 @@ nats='--nats nats://10.0.0.1:4222 --key-file agents.key --allow 10.0.0.0/8'
     + "oroshi lab run small.toml --out oroshi-results/rack-servers-20261122-101500 || [[ $? == [145] ]]",
     "docs/push.md": "oroshi push --port 9180 &",
     "docs/push.md#Quick start": "",
-    "docs/push.md#How sessions end": PUSH_TOML + "END\n",
+    "docs/push.md#How sessions end": file("push.toml", PUSH_TOML),
     "docs/push.md#Command line": "cp examples/push/push.toml .",
     "docs/push.md#Operations": certificate("push.example.org")
     + "openssl rand -hex 32 >token"
@@ -208,7 +208,7 @@ nats='--nats nats://10.0.0.1:4222 --key-file agents.key --allow 10.0.0.0/8'
     + file("tls.toml", '[listen]\ntls = ":443"\nadmin = "unix:@a"\n[tls]\ncertificates = "site"')
     + "mkdir site && cp cert.pem key.pem site\n"
     + "oroshi push --config push.toml &\noroshi push --config tls.toml &",
-    "docs/push.md#Security": PUSH_TOML + '[auth]\ntoken-file = "token"\nEND\n',
+    "docs/push.md#Security": file("push.toml", PUSH_TOML + '[auth]\ntoken-file = "token"'),
     "docs/push-channels.md": "oroshi push --port 9180 &",
     "docs/push-cluster.md#Quick start": "nats-server &\n"
     + "".join(

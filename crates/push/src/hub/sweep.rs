@@ -92,14 +92,17 @@ impl Hub {
     }
 }
 
-/// What a time limit asks for.
+/// What the sweep does with a session, because of a time limit that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    /// Nothing: no limit has ended.
     Wait,
     CutOff(Reason),
     End(Reason, CloseCode, &'static str),
     Ping,
-    Comment { chunked: bool },
+    Comment {
+        chunked: bool,
+    },
 }
 
 /// The time limits of sessions, in ticks, at one tick. `u32::MAX` is none.
@@ -132,7 +135,7 @@ impl Check {
         }
     }
 
-    /// Returns what a session's limits ask for now.
+    /// Returns what is to be done with a session now.
     fn step(&self, session: &Session) -> Step {
         let times = &session.times;
         let past = |since: u32, limit: u32| self.now.saturating_sub(since) > limit;
@@ -168,8 +171,8 @@ impl Check {
         }
     }
 
-    /// Returns the first tick at which a session's limits may ask for something, if nothing happens before; 0 if it has
-    /// to be checked at each tick.
+    /// Returns the first tick at which a limit of a session may have ended, if the session does not change before; 0 if
+    /// it has to be checked at each tick.
     fn next(&self, session: &Session) -> u32 {
         let (flags, times) = (session.flags.get(), &session.times);
         if !session.is_open() || flags.blocked || flags.paused || times.pinged.get() > 0 {

@@ -230,3 +230,19 @@ struct RawKey {
     x: Option<String>,
     y: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinates_may_lack_zeros_and_have_no_byte_too_many() {
+        let text = |bytes: &[u8]| BASE64URL.encode(bytes);
+        let mut padded = [7; 32];
+        padded[0] = 0;
+        assert_eq!(coordinate(Some(&text(&[7; 31]))), Some(padded));
+        assert_eq!(coordinate(Some(&text(&padded))), Some(padded));
+        assert_eq!(coordinate(Some(&text(&[0; 33]))), None);
+        assert_eq!(coordinate(None), None);
+    }
+}
