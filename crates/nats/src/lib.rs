@@ -8,7 +8,7 @@ pub mod address;
 use std::time::Duration;
 
 pub use async_nats::{Client, ConnectOptions, Event, jetstream};
-use oroshi_words::{Secret, with_causes};
+use oroshi_words::{Secret, hidden, with_causes};
 
 /// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -21,7 +21,7 @@ pub fn options(name: String) -> ConnectOptions {
 /// Connects to one of the servers of an address list, with the credentials in it.
 ///
 /// # Errors
-/// The list is wrong, or no server can be reached. The text shows no credentials.
+/// The list is wrong, or no server can be reached. The text names the addresses, without their credentials.
 pub async fn connect(nats: &Secret, options: ConnectOptions) -> Result<Client, String> {
     let servers = address::servers(nats)?;
     let options = match address::credentials(&servers) {
@@ -29,5 +29,6 @@ pub async fn connect(nats: &Secret, options: ConnectOptions) -> Result<Client, S
         Some((token, None)) => options.token(token),
         None => options,
     };
-    options.connect(servers).await.map_err(|error| with_causes(&error))
+    let shown = hidden::addresses(nats.reveal());
+    options.connect(servers).await.map_err(|error| format!("{shown}: {}", with_causes(&error)))
 }

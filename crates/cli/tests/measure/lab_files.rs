@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::common::{OROSHI, Ran, to_the_end};
 use oroshi_lab::LabResult;
 use oroshi_stats::compare::Verdict;
+use oroshi_testkit::{need, test_name};
 use tempfile::TempDir;
 
 /// `oroshi lab` in a folder.
@@ -315,6 +316,24 @@ fn a_result_that_cannot_be_kept_goes_to_standard_output() {
     let json = ran.out.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{ran:?}"));
     assert_eq!(serde_json::from_str::<LabResult>(json).unwrap().title, "x");
     assert_eq!(fs::read(&kept).unwrap(), before, "the earlier result stays");
+}
+
+/// What the profile of a released binary is made of, in short runs: everything in it runs.
+#[test]
+fn the_training_of_released_binaries_runs() {
+    let test = test_name!("the_training_of_released_binaries_runs");
+    if need(test, "openssl").is_none() || need(test, "python3").is_none() {
+        return;
+    }
+    let text = include_str!("../../../../packaging/training.toml");
+    let short = text.replace("warmup = \"100ms\"", "duration = \"50ms\"\nwarmup = \"0s\"");
+    assert_ne!(short, text);
+    let folder = folder(&[("training.toml", &short)]);
+    let ran = lab(folder.path(), &["run", "training.toml", "--out", "kept"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let result: LabResult =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("kept/result.json")).unwrap()).unwrap();
+    assert_eq!(result.cells.len(), text.matches("[[variant]]").count());
 }
 
 #[test]

@@ -407,13 +407,14 @@ fn the_log_says_when_nats_is_away_and_when_it_is_back() {
     }
     drop(nobody);
     nats.restart();
+    let trouble = format!("WARN cluster: cannot connect to NATS: {}: ", nats.url());
     let until_reached = |mut said: Vec<String>| {
         while said[said.len() - 1] != "INFO cluster: NATS is reached" {
             let next = node.logged();
             assert!(!said.contains(&next), "{next}, twice: {said:?}");
             said.push(next);
         }
-        assert!(said[0].starts_with("WARN cluster: cannot connect to NATS: "), "{said:?}");
+        assert!(said[0].starts_with(&trouble), "{said:?}");
     };
     until_reached(vec![node.logged()]);
     nats.kill();
