@@ -85,7 +85,7 @@ floor: ## the least that a request can cost: tools/floor
 	scripts/setup build
 	$(CARGO_RELEASE) --manifest-path tools/floor/Cargo.toml --target-dir $(TARGET)/floor
 
-packages: ## static binaries, .deb, gem, image, SBOM and checksums, as target/packages; half an hour
+packages: ## static binaries, .deb, gem, image, SBOM and checksums, as target/packages; an hour on two CPUs
 	scripts/packages
 
 packages-test: ## installs each of these in a clean root, and uses it

@@ -322,18 +322,21 @@ fn a_result_that_cannot_be_kept_goes_to_standard_output() {
 #[test]
 fn the_training_of_released_binaries_runs() {
     let test = test_name!("the_training_of_released_binaries_runs");
-    if need(test, "openssl").is_none() || need(test, "python3").is_none() {
+    if need(test, "openssl").is_none() || need(test, "sqlite3").is_none() {
         return;
     }
-    let text = include_str!("../../../../packaging/training.toml");
-    let short = text.replace("warmup = \"100ms\"", "duration = \"50ms\"\nwarmup = \"0s\"");
-    assert_ne!(short, text);
-    let folder = folder(&[("training.toml", &short)]);
+    let mut text = include_str!("../../../../packaging/training.toml").to_owned();
+    for (long, short) in [
+        ("warmup = \"100ms\"", "duration = \"200ms\"\nwarmup = \"0s\""),
+        ("connections = 50\n", "connections = 4\n"),
+        ("connections = 500\n", "connections = 10\n"),
+    ] {
+        assert!(text.contains(long), "{long}");
+        text = text.replace(long, short);
+    }
+    let folder = folder(&[("training.toml", &text)]);
     let ran = lab(folder.path(), &["run", "training.toml", "--out", "kept"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let result: LabResult =
-        serde_json::from_str(&fs::read_to_string(folder.path().join("kept/result.json")).unwrap()).unwrap();
-    assert_eq!(result.cells.len(), text.matches("[[variant]]").count());
 }
 
 #[test]
