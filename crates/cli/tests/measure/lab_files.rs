@@ -318,7 +318,7 @@ fn a_result_that_cannot_be_kept_goes_to_standard_output() {
     assert_eq!(fs::read(&kept).unwrap(), before, "the earlier result stays");
 }
 
-/// What the profile of a released binary is made of, in short runs: everything in it runs.
+/// Runs `packaging/training.toml`, which makes the profile of released binaries, with short loads.
 #[test]
 fn the_training_of_released_binaries_runs() {
     let test = test_name!("the_training_of_released_binaries_runs");

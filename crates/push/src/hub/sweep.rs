@@ -92,7 +92,7 @@ impl Hub {
     }
 }
 
-/// What the sweep does with a session, because of a time limit that has ended.
+/// What the sweep does with a session whose time limit has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Nothing: no limit has ended.
